@@ -61,7 +61,7 @@ NOUNS["plus"] = "cross"  # plus sign
 
 
 class LabelClassifier(nn.Module):
-    """A small ResNet with one classifier per label."""
+    """Small ResNet with one classifier per label (colour, shape, size, count)."""
 
     def __init__(self, classes: dict[str, int]) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class LabelClassifier(nn.Module):
         self.heads = nn.ModuleDict({name: nn.Linear(128, count) for name, count in classes.items()})
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of every label, `[B, classes]`."""
+        """Return the logits of every label, `[B, classes]` each."""
         pooled = self.backbone(pixel_values).pooler_output.flatten(1)
         return {name: head(pooled) for name, head in self.heads.items()}
 
@@ -124,7 +124,7 @@ def _tensors(rows: Dataset, preparation: Any) -> tuple[Tensor, dict[str, Tensor]
 
 
 def object_pixels(scene: Scene, image: Image.Image, group: int) -> NDArray[np.bool_]:
-    """Return the pixels `[H, W]` of a group of objects, which have its colour rather than the other colours."""
+    """Return a mask `[H, W]` of the pixels of an object group, by its colour."""
     pixels = np.asarray(image, dtype=float)
     colours = [PAINT[scene.background], *(PAINT[one.colour] for one in scene.groups)]
     distances = [np.linalg.norm(pixels - np.array(colour), axis=-1) for colour in colours]
@@ -132,13 +132,13 @@ def object_pixels(scene: Scene, image: Image.Image, group: int) -> NDArray[np.bo
 
 
 def shares(pixels: NDArray[np.bool_], boxes: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Return the share `[R]` of each region that these pixels cover."""
+    """Return the fraction `[R]` of each region's area that these pixels cover."""
     corners = (boxes * np.array([*pixels.shape[::-1], *pixels.shape[::-1]])).round().astype(int)
     return np.array([pixels[top:bottom, left:right].mean() for left, top, right, bottom in corners])
 
 
 def named_groups(words: list[str], scene: Scene) -> list[tuple[int, int]]:
-    """Return the nouns of a caption: the number of the word, and of the group of objects that it names."""
+    """Return (word number, object group number) of each noun in a caption."""
     found = []
     for index in range(1, len(words)):
         colour, noun = words[index - 1].strip("."), words[index].strip(".")
@@ -149,7 +149,7 @@ def named_groups(words: list[str], scene: Scene) -> list[tuple[int, int]]:
 
 
 def start(name: str, folder: Path, seed: int, captions: list[str]) -> tuple[Any, Any]:
-    """Build the captioner of an architecture over the backbone and, where it starts from one, the language model."""
+    """Build an untrained captioner of an architecture over the pretrained backbone (and language model)."""
     parts: dict[str, Any] = {"vision_model": str(folder / "backbone"), "image_size": SIDE}
     if name in ("visualgpt", "aoa_transformer"):
         parts["language_model"] = str(folder / "language_model")
@@ -161,7 +161,7 @@ def start(name: str, folder: Path, seed: int, captions: list[str]) -> tuple[Any,
 
 
 def write_backbone(folder: Path, seed: int, quick: bool) -> dict[str, float]:
-    """Train and save the backbone; return its accuracies."""
+    """Train and save the backbone; return its accuracy by label."""
     backbone, accuracy = train_backbone(200 if quick else 1500, 1 if quick else 8, SIDE, seed)
     image_preparation(SIDE).save_pretrained(folder / "backbone")
     backbone.save_pretrained(folder / "backbone")
@@ -208,7 +208,7 @@ def train(model: Any, processor: Any, examples: list[Any], steps: int, seed: int
 
 
 def measure(model: Any, processor: Any, examples: list[Any], seed: int, method: str) -> dict[str, Any]:
-    """Compare the attention or the relevance (`method`) of every noun with the object that it names.
+    """Measure how much attention (or relevance, by `method`) lies on the object that each noun names.
 
     A noun without relevance, which no region makes more probable, counts as nothing on any object.
     """
@@ -250,7 +250,7 @@ def measure(model: Any, processor: Any, examples: list[Any], seed: int, method: 
 
 
 def figures(by_image: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the figures of nouns, grouped by images."""
+    """Average the measurements of nouns over images."""
     rows = [row for rows in by_image for row in rows]
     mean = {
         name: float(np.mean([row[name] for row in rows])) for name in ("on", "even", "strongest", "strongest_even")
@@ -267,12 +267,12 @@ def figures(by_image: list[list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def usable(scene: Scene) -> bool:
-    """Whether the pixels of the groups can be told apart by their colours."""
+    """Return True if the object groups of a scene have different colours."""
     return len({group.colour for group in scene.groups}) == len(scene.groups)
 
 
 def main() -> None:
-    """Train and measure the architectures, and add them to the results."""
+    """Train and measure all architectures, and add them to the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--architectures", nargs="+", default=list(FIELDS), choices=list(FIELDS))
     parser.add_argument("--steps", type=int, default=250)
@@ -314,7 +314,7 @@ def main() -> None:
 
 
 def regions_of(model: Any, processor: Any, examples: list[Any]) -> Any:
-    """Return the regions of the first image."""
+    """Compute the regions of the first image."""
     with torch.no_grad():
         return model.get_region_features(**processor(images=examples[0][1], return_tensors="pt")).region_boxes[0]
 

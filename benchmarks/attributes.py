@@ -1,4 +1,4 @@
-"""Measure an attribute detector, and what its attributes are worth to Entangled Transformers (ETA), on Flickr8k.
+"""Measure an attribute detector, and the gain of its attributes in Entangled Transformers (ETA), on Flickr8k.
 
     hf-captioners attributes evaluate --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k --features runs/regions \
         --detector runs/attributes --output detector.json
@@ -34,7 +34,7 @@ SPLIT = "validation"
 
 
 def detected_words(folder: Path, features: Path, images: list[str], number: int) -> list[list[str]]:
-    """Return the likeliest words of each image, in the order of the images."""
+    """Return the most probable words of each image, in the order of the images."""
     detector = load_attribute_detector(str(folder))
     source = open_split_regions(str(features), SPLIT)
     batches = detection_batches(detector, images, source, top_k=number)
@@ -42,7 +42,7 @@ def detected_words(folder: Path, features: Path, images: list[str], number: int)
 
 
 def scores_of(model: Path, rows: Dataset, beams: int) -> dict:
-    """Caption rows, and return the scores with those of every image."""
+    """Caption images; return metrics over all images and of each."""
     pipeline = load_pipeline(str(model), device="cpu")
     matched = caption_data_set(pipeline, rows, 50, num_beams=beams, max_new_tokens=20)
     found = compute_caption_metrics(matched.predictions, matched.references, ("bleu", "cider_d", "cider_d_shuffled"))
@@ -55,7 +55,7 @@ def scores_of(model: Path, rows: Dataset, beams: int) -> dict:
 
 
 def main() -> None:
-    """Caption with all attributes, compare, and write the results."""
+    """Evaluate captioners with oracle, detected and shuffled attributes, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("detector", type=Path, help="directory of the attribute detector")
     parser.add_argument(

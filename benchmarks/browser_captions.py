@@ -1,4 +1,4 @@
-"""Captions of photographs in headless Chromium, compared with those of `OnnxCaptioner`.
+"""Compare captions of photographs in headless Chromium with those of `OnnxCaptioner`.
 
     python benchmarks/browser_captions.py my_captioner_onnx $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \
         --output benchmarks/results/browser_captions.json
@@ -40,11 +40,11 @@ def install_page(folder: Path, exported: Path) -> None:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Serve a folder on 127.0.0.1 and yield its address."""
+    """Context that serves a folder on 127.0.0.1 and yields its address."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *values: Any) -> None:
-            """Print nothing."""
+            """Suppress the request log."""
 
     handler = functools.partial(Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -81,7 +81,7 @@ def caption_in_page(browser: Any, path: Path) -> str:
 
 
 def wait_for(browser: Any, script: str, *values: Any) -> None:
-    """Wait until a script returns something.
+    """Poll the page until a script returns a value.
 
     Raises:
         TimeoutError: it does not.
@@ -95,14 +95,14 @@ def wait_for(browser: Any, script: str, *values: Any) -> None:
 
 
 def requested_hosts(browser: Any) -> set[str]:
-    """Return the hosts from which the page has loaded anything."""
+    """Return the hosts from which the page loaded any resource."""
     script = "return performance.getEntriesByType('resource').map((entry) => new URL(entry.name).hostname)"
     return set(browser.execute_script(script))
 
 
 @contextmanager
 def headless_browser() -> Iterator[Any]:
-    """Yield Chromium without a window."""
+    """Context that yields Chromium without a window."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -119,7 +119,7 @@ def headless_browser() -> Iterator[Any]:
 
 
 def main() -> None:
-    """Caption photographs both ways, and write how many captions are equal."""
+    """Caption photographs in the browser and in Python, and write how many captions are equal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("exported", type=Path, help="exported captioner of images")
     parser.add_argument("photographs", type=Path, help="folder of JPEG files")

@@ -1,4 +1,4 @@
-"""Count the code of the project, and the files, functions and frames that two commands pass through.
+"""Count the code of the project, and the files, functions and stack frames that two commands run through.
 
     python benchmarks/code_paths.py --earlier earlier_version.json
 
@@ -39,7 +39,7 @@ def source_files() -> list[Path]:
 
 
 def docstring_lines(tree: ast.AST) -> set[int]:
-    """Return the numbers of the lines that docstrings take."""
+    """Return the line numbers that docstrings occupy."""
     lines: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
@@ -54,7 +54,7 @@ def docstring_lines(tree: ast.AST) -> set[int]:
 
 
 def code_lines(path: Path) -> int:
-    """Return the number of lines of a file that have code."""
+    """Count the lines of a file that contain code."""
     text = path.read_text(encoding="utf-8")
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -71,7 +71,7 @@ def function_lengths() -> list[int]:
 
 
 def import_closure(name: str) -> dict[str, int]:
-    """Return the files of `modeling/` that an architecture needs, with their lines."""
+    """Return the files of `modeling/` that an architecture imports, with their numbers of lines."""
     files, waiting = {}, [f"modeling_{name}", f"configuration_{name}"]
     while waiting:
         path = ROOT / "modeling" / f"{waiting.pop()}.py"
@@ -85,7 +85,7 @@ def import_closure(name: str) -> dict[str, int]:
 
 
 class CallTrace:
-    """Functions of this project that are called, and the deepest stack of them.
+    """Profiler that records which functions of this project are called, and their deepest stack.
 
     Attributes:
         functions: file and qualified name of each function.
@@ -98,7 +98,7 @@ class CallTrace:
         self._is_own: dict[CodeType, bool] = {}
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Record a call; a profile function of `sys.setprofile`."""
+        """Record a call, as a profile function of `sys.setprofile`."""
         code = frame.f_code
         if event != "call" or not self._counts(code):
             return
@@ -124,7 +124,7 @@ class CallTrace:
         return Path(code.co_filename).relative_to(ROOT).as_posix()
 
     def figures(self) -> dict[str, Any]:
-        """Return the counts and the deepest stack."""
+        """Return the numbers of files and functions, and the deepest stack."""
         files = {file for file, _ in self.functions}
         counts = {"files": len(files), "functions": len(self.functions), "frames": len(self.deepest)}
         return counts | {"deepest": self.deepest}
@@ -132,7 +132,7 @@ class CallTrace:
 
 @contextmanager
 def traced() -> Iterator[CallTrace]:
-    """Trace the calls of all threads."""
+    """Context that traces calls in all threads."""
     trace = CallTrace()
     threading.setprofile(trace)
     sys.setprofile(trace)
@@ -158,7 +158,7 @@ def draw_scenes(folder: Path, count: int) -> None:
 
 
 def trace_command(arguments: list[str]) -> dict[str, Any]:
-    """Run a command of `hf-captioners` in this process and return its figures."""
+    """Run a command of `hf-captioners` in this process, and return its call counts."""
     main: Callable[[list[str]], int] = importlib.import_module("hf_captioners.cli").main
     printed = io.StringIO()
     with traced() as trace, redirect_stdout(printed), redirect_stderr(printed):
@@ -169,7 +169,7 @@ def trace_command(arguments: list[str]) -> dict[str, Any]:
 
 
 def command_paths() -> dict[str, Any]:
-    """Return the figures of both commands."""
+    """Return the call counts of both commands."""
     with tempfile.TemporaryDirectory() as folder:
         captioned, trained, output = (Path(folder, name) for name in ("captioned", "trained", "output"))
         draw_scenes(captioned, CAPTIONED)
@@ -204,7 +204,7 @@ def size_figures() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write and print the figures."""
+    """Count, then write and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "code_paths.json")
     parser.add_argument("--size_only", action="store_true", help="run no command")

@@ -1,4 +1,4 @@
-"""Compare a captioner with smaller forms of it: exported, with 8-bit weights, with a trimmed vocabulary.
+"""Compare a captioner with smaller forms of it: exported, 8-bit weights, trimmed vocabulary.
 
     python benchmarks/compare_captioners.py runs/aoanet runs/aoanet_float32 runs/aoanet_int8 \
         --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k --output benchmarks/results/exported_captions.json
@@ -27,7 +27,7 @@ FILES = ("*.safetensors", "tokenizer.json", "onnx/*.onnx")
 
 
 def captioning_function(folder: Path, options: dict[str, Any]) -> Callable[[Any], str]:
-    """Return a function from a photograph to a caption, of an exported folder or a checkpoint."""
+    """Load an exported folder or a checkpoint as a function from a photograph to its caption."""
     if (folder / FACTS_FILE).is_file():
         captioner = OnnxCaptioner(folder, threads=1)
         return lambda photo: captioner(photo, **options)[0]["generated_text"]
@@ -41,7 +41,7 @@ def captioning_function(folder: Path, options: dict[str, Any]) -> Callable[[Any]
 
 
 def main() -> None:
-    """Caption with each, compare, and write the results."""
+    """Caption photographs with each captioner, compare captions and scores, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("captioner", type=Path, help="directory of the captioner")
     parser.add_argument("others", type=Path, nargs="+", help="exported folders, or directories of other captioners")

@@ -1,4 +1,4 @@
-"""Measure the confidence of a calibrated captioner on the odd rows of Flickr8k's validation photographs.
+"""Measure the confidence estimates of a calibrated captioner on the odd rows of Flickr8k's validation photographs.
 
     hf-captioners calibrate default $HF_CAPTIONERS_DATA_DIR/flickr8k --split validation --rows even
     python benchmarks/confidence.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k --work_dir runs/confidence
@@ -38,7 +38,7 @@ MODES = ("search", "samples")
 
 
 def caption_in_all_ways(pipeline: Any, assessors: dict[str, Assessor], row: Any) -> dict[str, Any]:
-    """Return the best record of a photograph in each way of captioning, and its CPU seconds."""
+    """Caption a photograph by every method (plain, greedy, by confidence); return its best records and CPU seconds."""
     ways = {"plain": (pipeline, {}), **{mode: (assessors[mode], {}) for mode in MODES}}
     ways["greedy"] = (assessors["plain_search"], {"num_beams": 1})
     found: dict[str, Any] = {"seconds": {}}
@@ -50,7 +50,7 @@ def caption_in_all_ways(pipeline: Any, assessors: dict[str, Assessor], row: Any)
 
 
 def captioned(pipeline: Any, assessors: dict[str, Assessor], rows: Any, file: Path) -> list[dict[str, Any]]:
-    """Caption photographs in all ways; results of an earlier run are read from the file, to which others are added."""
+    """Caption photographs by every method; results that the file already has are not computed again."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     results = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -69,7 +69,7 @@ def captioned(pipeline: Any, assessors: dict[str, Assessor], rows: Any, file: Pa
 
 
 def figures_of(records: list[dict[str, Any]], references: list[list[str]]) -> dict[str, Any]:
-    """Return metrics of captions, over all and of each image, and the content words of a caption."""
+    """Return metrics of captions, over all images and of each, and the mean number of content words."""
     captions = [record["generated_text"] for record in records]
     found = compute_caption_metrics(captions, references, METRICS)
     words = float(np.mean([len(content_words(text)) for text in captions]))
@@ -77,7 +77,7 @@ def figures_of(records: list[dict[str, Any]], references: list[list[str]]) -> di
 
 
 def ratio(first: Sequence[float], second: Sequence[float], samples: int = 2000) -> dict[str, Any]:
-    """Return the mean of scores divided by that of others of the same images, with the 95 % interval."""
+    """Return the ratio of two systems' mean scores on the same images, with its bootstrapped 95 % interval."""
     pairs, draw = np.array([first, second]), np.random.default_rng(0)
     drawn = [pairs[:, draw.integers(len(first), size=len(first))].mean(1) for _ in range(samples)]
     bounds = np.quantile([one[0] / one[1] for one in drawn], [0.025, 0.975])
@@ -85,7 +85,7 @@ def ratio(first: Sequence[float], second: Sequence[float], samples: int = 2000) 
 
 
 def error_of(records: list[dict[str, Any]], references: list[list[str]]) -> float:
-    """Return the calibration error of the words of captions."""
+    """Return the calibration error of the word confidences."""
     tokenize = PTBTokenizer()
     confidences, is_right = [], []
     for record, texts in zip(records, references, strict=True):
@@ -96,7 +96,7 @@ def error_of(records: list[dict[str, Any]], references: list[list[str]]) -> floa
 
 
 def own_probabilities(observed: list[Any]) -> dict[str, Any]:
-    """Return the figures of the captioner's own probabilities, without calibration."""
+    """Evaluate the captioner's raw probabilities as confidence, without calibration."""
     kept = [one for one in observed if one.words]
     words = [1 / (1 + np.exp(-np.array([word.values["token"] for word in one.words]))) for one in kept]
     captions = np.exp([one.words[0].values["caption"] for one in kept])
@@ -104,7 +104,7 @@ def own_probabilities(observed: list[Any]) -> dict[str, Any]:
 
 
 def figures(results: list[dict[str, Any]], rows: Any, assessor: Assessor) -> dict[str, Any]:
-    """Return all figures of a captioner."""
+    """Return all measurements of a captioner."""
     references, calibration = list(rows["captions"]), assessor.calibration
     plain = figures_of([result["plain"] for result in results], references)
     sure = {}
@@ -141,7 +141,7 @@ def figures(results: list[dict[str, Any]], rows: Any, assessor: Assessor) -> dic
 
 
 def main() -> None:
-    """Measure, and add the results."""
+    """Measure captioners, and add them to the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default", help="calibrated captioner; default: the installed one")
     parser.add_argument("--backend", default="onnx", help="onnx or torch; default: onnx")

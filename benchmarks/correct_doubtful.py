@@ -1,4 +1,4 @@
-"""Train a captioner further on the photographs whose captions are most doubtful, and on as many random ones.
+"""Fine-tune a captioner on the photographs whose captions are least confident, and on as many random ones.
 
     python benchmarks/correct_doubtful.py --data_dir $HF_CAPTIONERS_DATA_DIR/coco --output_dir runs/doubtful
 
@@ -35,7 +35,7 @@ METRICS = ("cider_d", "support")
 
 
 def scores_of(captioner: str, folder: Path) -> dict[str, float]:
-    """Return the metrics of a captioner on the test split of a folder."""
+    """Evaluate a captioner on the test split of a folder."""
     rows = load_split(str(folder), None, "test", {})
     matched = caption_data_set(load_pipeline(captioner, device="cpu"), rows, batch_size=25)
     metrics = score_matched(matched, MetricSettings(METRICS)).metrics
@@ -43,7 +43,7 @@ def scores_of(captioner: str, folder: Path) -> dict[str, float]:
 
 
 def by_doubt(captioner: str, source: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with the `confidence` of their captions, the least first."""
+    """Sort rows by the `confidence` of their captions, lowest first."""
     pipeline = load_pipeline(captioner, backend="onnx", threads=1)
     assessor = Assessor(pipeline)
     for row in rows:
@@ -55,7 +55,7 @@ def by_doubt(captioner: str, source: Path, rows: list[dict[str, Any]]) -> list[d
 def trained(
     args: argparse.Namespace, chosen: list[dict[str, Any]], test: list[dict[str, Any]], place: Path, seed: int
 ):
-    """Train on photographs; return the metrics of the new captioner on the test photographs."""
+    """Fine-tune on photographs; return the metrics on the test photographs."""
     shutil.rmtree(place, ignore_errors=True)  # of a training that was interrupted
     link_photographs(args.data_dir, place / "images", chosen, test, captions=1)
     typed = ["train", "--model", args.model, "--train_dir", str(place / "images"), "--output_dir"]
@@ -66,7 +66,7 @@ def trained(
 
 
 def main() -> None:
-    """Run all trainings that have no figures yet."""
+    """Run all trainings without results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", type=Path, required=True, help="folder with metadata.jsonl")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the trainings")

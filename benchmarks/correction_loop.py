@@ -1,4 +1,4 @@
-"""Train a captioner further on a few photographs that somebody captioned, and score it on the others.
+"""Fine-tune a captioner on a few photographs that a person captioned, and score it on the others.
 
     python benchmarks/correction_loop.py --data_dir $HF_CAPTIONERS_DATA_DIR/coco --output_dir runs/loop
 
@@ -27,14 +27,14 @@ RESULTS = Path(__file__).parent / "results" / "correction_loop.json"
 
 
 def write_draw(source: Path, folder: Path, count: int, captions: int | None, draw: int) -> None:
-    """Write a folder with `count` training photographs and the others as its test split."""
+    """Write a data folder with `count` random training photographs, and the others as test split."""
     rows = [json.loads(line) for line in (source / "metadata.jsonl").read_text(encoding="utf-8").splitlines()]
     random.Random(draw).shuffle(rows)
     link_photographs(source, folder, rows[:count], rows[count:], captions)
 
 
 def link_photographs(source: Path, folder: Path, train: list[dict], test: list[dict], captions: int | None) -> None:
-    """Write a folder with links to photographs of two splits; those of training have this many captions, None: all."""
+    """Write a data folder of links to photographs; training photographs keep this many captions (None: all)."""
     for split, chosen in (("train", train), ("test", test)):
         (folder / split).mkdir(parents=True, exist_ok=True)
         lines = []
@@ -48,14 +48,14 @@ def link_photographs(source: Path, folder: Path, train: list[dict], test: list[d
 
 
 def score(captioner: str, folder: Path) -> float:
-    """Return CIDEr-D of a captioner on the test split of a folder."""
+    """Return the CIDEr-D of a captioner on the test split of a folder."""
     rows = load_split(str(folder), None, "test", {})
     matched = caption_data_set(load_pipeline(captioner, device="cpu"), rows, batch_size=25)
     return score_matched(matched, MetricSettings(("cider_d",))).metrics["cider_d"]
 
 
 def measure(args: argparse.Namespace, count: int, captions: int | None, draw: int) -> dict:
-    """Train on one draw and return its figures."""
+    """Fine-tune on one random draw of photographs; return the scores."""
     place = args.output_dir / f"{count}_{captions or 'all'}_{draw}"
     write_draw(args.data_dir, place / "images", count, captions, draw)
     before = score(args.model, place / "images")
@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace, count: int, captions: int | None, draw: in
 
 
 def main() -> None:
-    """Run all draws that have no figures yet."""
+    """Run all draws without results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", type=Path, required=True, help="folder with metadata.jsonl")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the trainings")

@@ -52,7 +52,7 @@ print(used, peak / 2**20, *captions.values())
 
 
 def rates(readers: dict[str, Callable[[list[str]], Any]], batches: list[list[str]]) -> dict[str, float]:
-    """Return the images per CPU second of each reader. The readers alternate."""
+    """Return the images per CPU second of each reader, measured alternately."""
     times: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(5):
         for name, read in readers.items():
@@ -65,7 +65,7 @@ def rates(readers: dict[str, Callable[[list[str]], Any]], batches: list[list[str
 
 
 def time_stores(folder: Path) -> dict[str, Any]:
-    """Measure random padded reads of up to 50 x 2048 region features from the store and from M2's file."""
+    """Measure padded reads of random images' regions (up to 50 x 2048) from the feature store and M2's HDF5 file."""
     rng = np.random.default_rng(0)
     kinds: tuple[StoredKind, ...] = ("float32", "float16", "int8")
     with h5py.File(folder / "m2.hdf5", "w") as file:
@@ -111,7 +111,7 @@ def time_stores(folder: Path) -> dict[str, Any]:
 
 
 def time_images(folder: Path) -> dict[str, Any]:
-    """Measure the exact and the fast image processor on photographs, with an output of 224 x 224."""
+    """Measure the exact and the fast image processor on photographs, with 224 x 224 outputs."""
     paths = [str(path) for path in sorted(folder.rglob("*.jpg"))[:128]]
     size = {"height": 224, "width": 224}
     processors = {"exact": CaptioningImageProcessor(size=size), "fast": CaptioningImageProcessorFast(size=size)}
@@ -129,7 +129,7 @@ def time_images(folder: Path) -> dict[str, Any]:
 
 
 def time_coco(folder: Path, scratch: Path) -> dict[str, float]:
-    """Measure CPU seconds and peak GiB of loading all captions in a separate process without caches (on Linux)."""
+    """Measure CPU seconds and peak GiB of loading all COCO captions in a new process without caches (Linux)."""
     command = [sys.executable, "-c", LOAD_COCO, str(folder), str(scratch / "cache")]
     values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     names = ("cpu_seconds", "peak_gib", "train_captions", "validation_captions")
@@ -137,7 +137,7 @@ def time_coco(folder: Path, scratch: Path) -> dict[str, float]:
 
 
 def page(figures: dict[str, Any]) -> str:
-    """Return the section of the page with the measurements."""
+    """Format the section of the page from the measurements."""
     store, images, coco = figures["store"], figures["images"], figures["coco"]
     rate = store["images_per_cpu_second"]
     rows = [
@@ -173,7 +173,7 @@ def page(figures: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run all measurements and write results and page."""
+    """Run all measurements, and write results and page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--coco", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Compare the decoding speed of `generate()` with other decoders of the same weights, in one table.
+"""Compare the decoding speed of `generate()` with other decoders of the same weights.
 
     python benchmarks/decoding.py [--quick] [--cases visualgpt "show_attend_tell"] [--output FILE]
 
@@ -51,7 +51,7 @@ STOCK = "stock generate"
 
 @dataclass(frozen=True)
 class Case:
-    """A captioner to measure.
+    """Captioner to measure: architecture, size and search.
 
     Args:
         name: in the table.
@@ -75,7 +75,7 @@ class Case:
 
 
 def gpt2(width: int, layers: int) -> dict[str, Any]:
-    """Return the fields of a VisualGPT of this size."""
+    """Return configuration fields of a VisualGPT of this size."""
     return {"text_config": {"n_embd": width, "n_layer": layers, "n_head": width // 64}}
 
 
@@ -93,7 +93,7 @@ CASES = [
 
 @dataclass
 class Decoder:
-    """A way to caption the images of a case.
+    """Named function that captions the images of a case.
 
     Args:
         name: in the table.
@@ -109,7 +109,7 @@ class Decoder:
 
 
 def captioner(case: Case, quick: bool) -> Any:
-    """Return a captioner of a case with random weights."""
+    """Build a captioner of a case with random weights."""
     config = AutoConfig.for_model(
         f"captioning_{case.architecture}", **(case.fields if not quick or case.quick is None else case.quick)
     )
@@ -117,7 +117,7 @@ def captioner(case: Case, quick: bool) -> Any:
 
 
 def decoders(case: Case, ours: Any, regions: dict[str, Tensor], tokens: int, beams: int) -> Iterator[Decoder]:
-    """Return the decoders of a case, stock `generate()` first."""
+    """Return the decoders to compare on a case, stock `generate()` first."""
     options = {"num_beams": beams, "max_new_tokens": tokens, "min_new_tokens": tokens}
     encoded = ours.model.encoder(**regions)
     stock = with_stock_search(ours)
@@ -143,7 +143,7 @@ def decoders(case: Case, ours: Any, regions: dict[str, Tensor], tokens: int, bea
 
 
 def measure(case: Case, images: int, args: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float] | None]:
-    """Return the rows of a case with a number of images, and the operators' shares of the decoder of `PROFILED`."""
+    """Measure a case on this number of images; return table rows, and CPU shares of the operators of `PROFILED`."""
     torch.manual_seed(0)
     ours = captioner(case, args.quick)
     corners = torch.rand(images, case.regions, 2, 2).sort(dim=2).values.flatten(2)
@@ -181,7 +181,7 @@ def measure(case: Case, images: int, args: argparse.Namespace) -> tuple[list[dic
 
 
 def operator_shares(run: Callable[[], Tensor], vocabulary: int) -> dict[str, float]:
-    """Return the shares of a run's operators in their CPU time, by what they are for, the largest first."""
+    """Return the share of a run's CPU time by purpose of the operators, largest first."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
         run()
     times: Counter[str] = Counter()
@@ -194,7 +194,7 @@ def operator_shares(run: Callable[[], Tensor], vocabulary: int) -> dict[str, flo
 
 
 def with_peak_memory(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
-    """Return what a function returns, and the bytes that it took at most (None where Linux does not tell)."""
+    """Call a function; return its result and its peak memory in bytes (None where Linux does not tell)."""
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)  # what earlier calls have freed would hide what this one takes
@@ -208,12 +208,12 @@ def with_peak_memory(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
 
 
 def kilobytes(status: Path, name: str) -> int:
-    """Return a figure of a process's status."""
+    """Read a value in kB from `/proc/PID/status`."""
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
 
 
 def floor(model: Any, run: Callable[[], Tensor], rows: int, tokens: int) -> float:
-    """Return the least CPU seconds for the products of a run, or for reading the weights once a step."""
+    """Return a lower bound of a run's CPU seconds: its products, or reading the weights once per step."""
     with FlopCounterMode(display=False) as counter:
         run()
     parts = [*model.model.decoder.modules(), model.lm_head]
@@ -223,7 +223,7 @@ def floor(model: Any, run: Callable[[], Tensor], rows: int, tokens: int) -> floa
 
 
 def product_rate(rows: int) -> float:
-    """Return the floating-point operations per CPU second of packed products with this number of rows."""
+    """Measure the floating-point operations per CPU second of packed products with this number of rows."""
     weight, states = torch.rand(3072, 768), torch.rand(rows, 768)
     product = PACKING["float32"](weight) if can_pack("float32") else lambda states, bias: states @ weight.T
     repeats = max(10, 2000 // rows)
@@ -232,13 +232,13 @@ def product_rate(rows: int) -> float:
 
 
 def read_rate() -> float:
-    """Return the bytes per CPU second that are read from memory."""
+    """Measure the bytes per CPU second that are read from memory."""
     values = torch.ones(2**26)  # 256 MB
     return values.numel() * 4 / min(cpu_seconds(values.sum) for _ in range(5))
 
 
 def line(row: dict[str, Any]) -> str:
-    """Return a row of the printed table."""
+    """Format a row of the printed table."""
     equal = "" if row["equal"] is None else f"{row['equal']}/{row['images']}"
     memory = "" if row["memory"] is None else f"{row['memory']} MB"
     decoder = f"{row['case']:<24} {row['width']:>5} {row['images']:>6}  {row['decoder']:<32}"
@@ -248,7 +248,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print a table and write the results."""
+    """Measure all cases, print a table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller captioners, three rounds")
     parser.add_argument("--cases", nargs="+", metavar="ARCHITECTURE", help="default: all")

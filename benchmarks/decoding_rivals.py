@@ -1,4 +1,4 @@
-"""Other decoders of the same weights, with which `decoding.py` compares `generate()`."""
+"""Decoders with the same weights to which `decoding.py` compares `generate()`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from hf_captioners.modeling.layers_region_attention import DotRegionAttention
 
 
 def with_stock_search(model: Any) -> Any:
-    """Return a captioner with the same weights and the `generate()` of transformers.
+    """Return a captioner with the same weights and `generate()` of transformers.
 
     It repeats encoder results for each beam, and has the cache of transformers.
     """
@@ -31,12 +31,12 @@ def _prepare_stock_cache(self: Any, generation_config: Any, model_kwargs: dict[s
 
 
 def project_always(self: Any, levels: Any, cache: Any) -> Any:
-    """Project keys and values of cross-attention at every step, as released code does."""
+    """Make cross-attention project keys and values in every step, as released code does."""
     return self.project_levels(levels())
 
 
 def keys_of_every_step(model: Any) -> Callable[..., Any]:
-    """Return a `prepare` of the decoder's attention that projects keys and values whenever it is called."""
+    """Return a replacement of the attention's `prepare` that projects keys and values in every call."""
     prepare, encoder = DotRegionAttention.prepare, model.model.encoder
 
     def again(self: Any, encoder_outputs: Any, rows: int) -> tuple[Any, ...]:
@@ -50,7 +50,7 @@ def keys_of_every_step(model: Any) -> Callable[..., Any]:
 
 
 def captions_one_by_one(model: Any, features: Tensor, beams: int, tokens: int) -> Tensor:
-    """Caption images `[B, R, D]` with Show, Attend and Tell as its common re-implementation in PyTorch does.
+    """Caption images `[B, R, D]` one after the other, as the PyTorch re-implementation of Show, Attend and Tell does.
 
     A loop over single images in plain PyTorch: regions are repeated for each beam, and the keys of the attention are
     projected at every step. Captions have exactly `tokens` words.

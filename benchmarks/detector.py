@@ -1,4 +1,4 @@
-"""Measure the share of the detector in the time from a photograph to its caption.
+"""Measure the detector's share of the time from a photograph to its caption.
 
     python benchmarks/detector.py
 
@@ -34,7 +34,7 @@ REGIONS, TOKENS = 50, 20
 
 
 def row(model: Any, size: int, images: int, repeats: int) -> dict[str, float]:
-    """Return the figures of images of a size."""
+    """Measure CPU seconds of detection and captioning for images of one size."""
     pixels = torch.randn(images, 3, size, size)
     forced = {"num_beams": 5, "min_new_tokens": TOKENS, "max_new_tokens": TOKENS}
     with torch.no_grad():
@@ -44,7 +44,7 @@ def row(model: Any, size: int, images: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, and write the results."""
+    """Measure all image sizes, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[640, 384], help="sides of the images in pixels")
     parser.add_argument("--images", type=int, default=4)

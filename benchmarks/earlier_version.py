@@ -1,4 +1,4 @@
-"""Compare the command line of this version with that of an earlier commit: CPU seconds and peak memory.
+"""Compare CPU seconds and peak memory of this version's command line with those of an earlier commit.
 
     python benchmarks/earlier_version.py --commit e18b850 --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\
         --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2
@@ -50,7 +50,7 @@ KILOBYTE = 1024  # unit of peak memory on Linux
 
 
 def sources(commit: str, place: Path) -> Path:
-    """Write the packages of a commit as one folder to import from."""
+    """Export the packages of a commit to a folder from which they can be imported."""
     archive = place.with_suffix(".tar")
     subprocess.run(["git", "-C", ROOT, "archive", f"--output={archive}", commit, *PACKAGES], check=True)
     shutil.unpack_archive(archive, place)
@@ -61,7 +61,7 @@ def sources(commit: str, place: Path) -> Path:
 
 
 class Version:
-    """A version whose commands are run.
+    """Version of the library whose commands are measured.
 
     Args:
         name: `now` or `earlier`.
@@ -75,7 +75,7 @@ class Version:
         place.mkdir()
 
     def run(self, *typed: Any) -> dict[str, float]:
-        """Run a command; returns its CPU seconds and the peak memory of its largest process in bytes.
+        """Run a command; return its CPU seconds and the peak memory of its largest process in bytes.
 
         Raises:
             RuntimeError: it failed.
@@ -83,7 +83,7 @@ class Version:
         return self.python("-m", "hf_captioners.cli", *map(str, typed))
 
     def python(self, *typed: str) -> dict[str, float]:
-        """Run Python; see `run`."""
+        """Run Python with this version; see `run`."""
         environment = os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, *typed]
         with open(self.log, "a") as log:
@@ -95,7 +95,7 @@ class Version:
         return {"cpu": used.ru_utime + used.ru_stime, "memory": used.ru_maxrss * KILOBYTE}
 
     def train(self, captioner: str, args: argparse.Namespace, name: str, **options: Any) -> dict[str, float]:
-        """Train a captioner in a folder `name` of this version."""
+        """Train a captioner into the folder `name` of this version."""
         parts = {"vision_model": str(args.vision_model)}
         if captioner == "visualgpt":
             parts["language_model"] = str(args.language_model)
@@ -114,17 +114,17 @@ class Version:
 
 
 def startup(version: Version, args: argparse.Namespace) -> float:
-    """CPU seconds to the caption of one photograph."""
+    """Measure the CPU seconds to the caption of one photograph."""
     return version.caption("show_attend_tell", args.first)["cpu"]
 
 
 def captioning(version: Version, args: argparse.Namespace) -> float:
-    """CPU seconds to caption all photographs."""
+    """Measure the CPU seconds of captioning all photographs."""
     return version.caption("show_attend_tell", args.photographs)["cpu"]
 
 
 def extraction(version: Version, args: argparse.Namespace) -> float:
-    """CPU seconds to extract the features of all photographs."""
+    """Measure the CPU seconds of extracting the features of all photographs."""
     output = version.place / "features"
     shutil.rmtree(output, ignore_errors=True)
     size = ("--vision_grid_size", 7, "--image_size", 288)
@@ -134,14 +134,14 @@ def extraction(version: Version, args: argparse.Namespace) -> float:
 
 
 def memory(version: Version, args: argparse.Namespace) -> float:
-    """Peak memory of captions with 5 beams, 64 images at a time, above that of one image and one word, in bytes."""
+    """Measure the extra peak memory in bytes of captioning 64 images with 5 beams over one image with one word."""
     many = version.caption("visualgpt", args.photographs, "--batch_size", 64, "--max_new_tokens", 20)
     few = version.caption("visualgpt", args.first, "--batch_size", 1, "--max_new_tokens", 1)
     return many["memory"] - few["memory"]
 
 
 def epoch(captioner: str) -> Callable[[Version, argparse.Namespace], float]:
-    """Return the measure of an epoch: what two epochs take more than one."""
+    """Return a function that measures an epoch: the difference between two epochs and one."""
 
     def measure(version: Version, args: argparse.Namespace) -> float:
         features = {"feature_cache_dir": str(version.place / "cache")}
@@ -164,7 +164,7 @@ MEASURES = {
 
 
 def compare(name: str, versions: list[Version], args: argparse.Namespace) -> dict[str, Any]:
-    """Return the row of a measure."""
+    """Measure both versions; return a table row."""
     text, measure = MEASURES[name]
     found: dict[str, list[float]] = {version.name: [] for version in versions}
     for _ in range(args.rounds):
@@ -178,7 +178,7 @@ def compare(name: str, versions: list[Version], args: argparse.Namespace) -> dic
 
 
 def prepare(args: argparse.Namespace, place: Path) -> None:
-    """Write the photographs with their captions and the language model."""
+    """Write the photographs with captions, and the language model."""
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
     args.photographs, args.language_model = place / "photographs", place / "gpt2"
@@ -196,7 +196,7 @@ def prepare(args: argparse.Namespace, place: Path) -> None:
 
 
 def main() -> None:
-    """Measure, and write the results."""
+    """Measure all commands, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", required=True, help="the earlier commit")
     parser.add_argument("--data_dir", type=Path, required=True, help="photographs with a metadata.jsonl")

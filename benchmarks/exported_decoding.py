@@ -1,4 +1,4 @@
-"""Compare the time from photograph to caption: exported captioners, this library, `generate()` of transformers.
+"""Compare the time from photograph to caption of exported captioners, this library, and `generate()` of transformers.
 
     python benchmarks/exported_decoding.py photo.jpg --tokenizer $HF_CAPTIONERS_DATA_DIR/gpt2_tokenizer \
         --output benchmarks/results/exported_decoding.json
@@ -38,13 +38,13 @@ IMAGE_SIZE = 224
 
 
 def make_processor(tokenizer: str) -> VisualGPTProcessor:
-    """Return a processor of square photographs and of GPT-2's tokens."""
+    """Build a processor of square photographs and GPT-2 tokens."""
     images = CaptioningImageProcessor(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE})
     return VisualGPTProcessor(images, prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(tokenizer)))
 
 
 def make_config(processor: VisualGPTProcessor, layers: int) -> VisualGPTConfig:
-    """Return the configuration of the paper, with a MobileNetV2."""
+    """Return the paper's configuration with a MobileNetV2."""
     tokenizer = processor.tokenizer
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return VisualGPTConfig(
@@ -64,7 +64,7 @@ def torch_caption(model: Any, processor: Any, photo: PIL.Image.Image, options: d
 
 
 def in_turn(decoders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Run every decoder once in each round; return the user and system seconds of each."""
+    """Run all decoders once per round; return user and system seconds of each."""
     found: dict[str, list[float]] = {name: [] for name in decoders}
     for place in range(rounds + 1):
         for name, caption in decoders.items():
@@ -76,7 +76,7 @@ def in_turn(decoders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, li
 
 
 def main() -> None:
-    """Measure, print a table and write the results."""
+    """Measure all decoders, print a table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photo")
     parser.add_argument("--tokenizer", required=True, help="directory or name of GPT-2's tokenizer")

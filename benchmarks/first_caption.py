@@ -1,4 +1,4 @@
-"""Compare the default captioner on onnxruntime with an earlier commit, which captioned with torch.
+"""Compare the default captioner (onnxruntime) with that of an earlier commit (torch): start, speed, memory, captions.
 
     pip install --target earlier_packages --no-deps transformers==5.23.0
     python benchmarks/first_caption.py --commit 1be0327 --packages earlier_packages \\
@@ -76,7 +76,7 @@ print(json.dumps(found))
 
 
 class Version:
-    """The sources of a version, and how it loads the default captioner.
+    """Sources of a version, and its way to load the default captioner.
 
     Args:
         folder: see `sources`.
@@ -90,7 +90,7 @@ class Version:
         self.environment = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def python(self, *typed: str) -> subprocess.CompletedProcess[str]:
-        """Run Python."""
+        """Run Python with this version."""
         options: dict[str, Any] = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
         ran = subprocess.run([sys.executable, *typed], **options)
         if ran.returncode:
@@ -98,22 +98,22 @@ class Version:
         return ran
 
     def start(self) -> dict[str, Any]:
-        """Caption one photograph with the command line, from the start of the process."""
+        """Caption one photograph with the command line in a new process."""
         return json.loads(self.python("-c", START, "caption", str(PHOTO)).stderr.splitlines()[-1])
 
     def caption(self, *jobs: tuple[str, list[str], int, dict[str, Any]]) -> dict[str, Any]:
-        """Caption images; see `WORK`."""
+        """Caption images in a new process; see `WORK`."""
         return json.loads(self.python("-c", WORK, json.dumps([self.loading, jobs])).stdout.splitlines()[-1])
 
     def serving(self, *typed: str) -> subprocess.Popen[str]:
-        """Start a command that serves until it is ended."""
+        """Start a command that serves until it is terminated."""
         command = [sys.executable, "-m", "hf_captioners.cli", *typed]
         output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env=self.environment, cwd=self.folder, **output)
 
 
 def large_photographs(folder: Path, count: int, place: Path) -> list[str]:
-    """Write photographs of 12 megapixels; return their paths. The same are written again by every call."""
+    """Write photographs of 12 megapixels, equal in every call; return their paths."""
     generator = np.random.default_rng(0)
     grain = np.rint(generator.normal(0, GRAIN, (LARGE_SIDE + 256, LARGE_SIDE + 256, 3))).astype(np.int8)
     paths = []
@@ -130,7 +130,7 @@ def large_photographs(folder: Path, count: int, place: Path) -> list[str]:
 
 
 def starts(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
-    """Measure the seconds and the memory to the first caption, and what is imported."""
+    """Measure seconds and memory to the first caption, and the imported modules."""
     found: dict[str, list[dict[str, Any]]] = {"now": [], "earlier": []}
     for _ in range(args.rounds):
         for name, version in (("now", now), ("earlier", earlier)):
@@ -147,7 +147,7 @@ def starts(now: Version, earlier: Version, args: argparse.Namespace, place: Path
 
 
 def speed(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
-    """Measure the seconds per photograph one by one and in batches, of small and large ones, and the memory.
+    """Measure seconds per photograph, one by one and in batches, for small and large ones, and the memory.
 
     Yields:
         After each round the medians of those so far.
@@ -184,7 +184,7 @@ def servers(now: Version, earlier: Version, args: argparse.Namespace, place: Pat
 
 
 def serve_once(version: Version) -> dict[str, float]:
-    """Start the server, ask for a caption and end it."""
+    """Start the server, request one caption and terminate it."""
     started = time.perf_counter()
     process = version.serving("serve", "--port", "0")
     try:
@@ -200,7 +200,7 @@ def serve_once(version: Version) -> dict[str, float]:
 
 
 def review_once(version: Version, folder: Path) -> dict[str, float]:
-    """Start the page of corrections, look at images and end it."""
+    """Start the correction page, load images and terminate it."""
     process = version.serving("review", str(folder))
     try:
         address = address_in(process, r"Open (http://\S+)")
@@ -213,7 +213,7 @@ def review_once(version: Version, folder: Path) -> dict[str, float]:
 
 
 def address_in(process: subprocess.Popen[str], pattern: str) -> str:
-    """Return the address that a server prints."""
+    """Read the address that a server prints."""
     assert process.stdout is not None
     printed = ""
     for line in process.stdout:
@@ -224,20 +224,20 @@ def address_in(process: subprocess.Popen[str], pattern: str) -> str:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU seconds that a process has taken."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def peak_megabytes(process: int) -> float:
-    """Return the peak memory of a process."""
+    """Return the peak memory of a process in MB."""
     match = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process}/status").read_text())
     assert match is not None
     return int(match[1]) * KILOBYTE / 1e6
 
 
 def equal(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
-    """Compare the captions of all validation photographs, and their scores."""
+    """Count equal captions of both versions on all validation photographs, and compare their scores."""
     from hf_captioners.metrics import compute_caption_metrics
 
     lines = (args.validation_dir / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
@@ -264,7 +264,7 @@ def equal(now: Version, earlier: Version, args: argparse.Namespace, place: Path)
 
 
 def log_probabilities(image: str, captions: list[str]) -> list[float]:
-    """Return the log-probability of captions of an image under the default captioner in float32, computed by torch."""
+    """Return log-probabilities of captions under the default captioner in float32, computed by torch."""
     import torch
 
     from hf_captioners import load_captioner
@@ -282,7 +282,7 @@ def log_probabilities(image: str, captions: list[str]) -> list[float]:
 
 
 def reduced(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
-    """Count the large photographs with another caption if they are read at a reduced size."""
+    """Count large photographs whose caption changes when they are read at a reduced size."""
     from hf_captioners.captioning.batches import caption_batches, load_pipeline
 
     photos = sorted(args.validation_dir.rglob("*.jpg"))[: args.large_photographs]
@@ -320,7 +320,7 @@ MEASURES: dict[str, Callable[[Version, Version, argparse.Namespace, Path], Itera
 
 
 def main() -> None:
-    """Measure, and write the results."""
+    """Run all measurements, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", required=True, help="the earlier commit")
     parser.add_argument("--packages", type=Path, help="folder of packages of the earlier commit")

@@ -26,7 +26,7 @@ from hf_captioners.reproduce.recipe import Recipe
 
 
 def write_captions(model_dir: str, rows, options: dict[str, int], batch_size: int) -> list[str]:
-    """Return the captions of all images."""
+    """Caption all images; return the captions."""
     model = AutoModelForImageTextToText.from_pretrained(model_dir)
     processor = AutoProcessor.from_pretrained(model_dir)
     captions = []
@@ -37,7 +37,7 @@ def write_captions(model_dir: str, rows, options: dict[str, int], batch_size: in
 
 
 def training_record(model_dir: Path, seconds: float | None) -> dict:
-    """Return length and duration of the run from its files; `seconds` overrides the duration."""
+    """Return epochs, steps and duration of a training from its files; `seconds` overrides the duration."""
     state = json.loads((model_dir / "trainer_state.json").read_text())
     evaluated = [entry for entry in state["log_history"] if "eval_cider_d" in entry]
     best = max(evaluated, key=lambda entry: entry["eval_cider_d"], default=None)
@@ -48,7 +48,7 @@ def training_record(model_dir: Path, seconds: float | None) -> dict:
 
 
 def evaluate(model_dir: str, rows, options: dict[str, int], batch_size: int, seconds: float | None) -> dict:
-    """Return scores and captions of a captioner, and the record of its training."""
+    """Return scores and captions of a captioner, and its training record."""
     start = time.time()
     captions = write_captions(model_dir, rows, options, batch_size)
     captioning_seconds = time.time() - start
@@ -66,7 +66,7 @@ def evaluate(model_dir: str, rows, options: dict[str, int], batch_size: int, sec
 
 
 def published_row(args: argparse.Namespace) -> dict:
-    """Return the published scores of a recipe in percent."""
+    """Return the published scores of a recipe, in percent."""
     row = Recipe.load(Path(args.recipe)).published
     assert row is not None, f"{args.recipe} reproduces nothing"
     bleu = {name: values[0] for name, values in row.regimes[args.row_regime].published.items() if "bleu" in name}
@@ -74,7 +74,7 @@ def published_row(args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    """Caption, score and write the results."""
+    """Caption the photographs, score and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="model", help="captioners, or result files, of one seed each")
     parser.add_argument("--data_dir", required=True)

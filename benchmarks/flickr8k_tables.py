@@ -1,4 +1,4 @@
-"""Run the trainings of the tables on Flickr8k, self-critical training and low data in a resumable queue.
+"""Resumable queue of the trainings behind the Flickr8k, self-critical and low-data tables.
 
     python benchmarks/flickr8k_tables.py --output_dir FOLDER \
         --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
@@ -55,7 +55,7 @@ HF_CAPTIONERS = [sys.executable, "-m", "hf_captioners.cli"]
 
 @dataclass(frozen=True)
 class Job:
-    """Command of the queue, with its name and its output folder.
+    """Command of the queue, with its name and output folder.
 
     Args:
         name: of its state and log.
@@ -78,7 +78,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """Folder, data and jobs of the tables.
+    """Folders and job definitions of the tables.
 
     Args:
         folder: the output folder.
@@ -93,7 +93,7 @@ class Study:
     kept_dir: Path
 
     def language_model(self, name: str, *options: str) -> Job:
-        """Return the job of a small GPT-2 that reads novels."""
+        """Return the job that trains a small GPT-2 on novels."""
         folder = f"runs/{name}"
         text = self.data_dir / "text_lm" / "english_novels.train.txt.gz"
         fixed = (
@@ -110,7 +110,7 @@ class Study:
         return Job(name, lambda: [*command, *options, *fixed.split(), "--output_dir", folder], folder, resume)
 
     def training(self, kind: str, folder: str, options: Callable[[], list[str]], data: Path) -> Job:
-        """Return the job of a captioner of Flickr8k."""
+        """Return the job that trains a captioner on Flickr8k."""
         vision = self.data_dir / "mobilenetv2" / "hf"
         fixed = ["--train_dir", str(data), "--vision_model", str(vision), "--feature_cache_dir", "runs/features"]
         fixed += ["--use_cpu", "--logging_steps", "50", "--output_dir", folder]
@@ -126,7 +126,7 @@ class Study:
         )
 
     def search(self, kind: str, rate: float) -> Job:
-        """Return the job of one learning rate, evaluated on training photographs that are held out."""
+        """Return the job that tries one learning rate, evaluated on held-out training photographs."""
         options = ["--learning_rate", f"{rate:g}", "--validation_share", f"{HELD_OUT_SHARE:.6f}"]
         options += ["--eval_strategy", "epoch", "--load_best_model_at_end", "false", "--save_total_limit", "1"]
         options += ["--seed", str(SEARCH_SEED), "--follow_links"]  # to the photographs of `prepare`
@@ -139,11 +139,11 @@ class Study:
         return replace(job, keeps=self.kept_dir / f"{job.name}.json", figures=figures)
 
     def searches(self, kind: str) -> tuple[Job, ...]:
-        """Return the jobs of all learning rates of a captioner."""
+        """Return the jobs that try all learning rates for a captioner."""
         return tuple(self.search(kind, rate) for rate in RATES[kind])
 
     def final(self, kind: str, seed: int) -> Job:
-        """Return the job of one seed with the learning rate that was chosen."""
+        """Return the job that trains one seed with the selected learning rate."""
 
         def options() -> list[str]:
             rate = f"{self.chosen_rate(kind):g}"
@@ -154,7 +154,7 @@ class Study:
         return replace(job, needs=(*job.needs, *self.searches(kind)))
 
     def evaluation(self, kind: str, seed: int) -> Job:
-        """Return the job that captions the validation photographs with one seed."""
+        """Return the job that captions the validation photographs with one seed's captioner."""
         training = self.final(kind, seed)
         keeps = self.kept_dir / f"{training.name}.json"
 
@@ -168,7 +168,7 @@ class Study:
         return Job(f"captions_{training.name}", command, None, needs=(training,), keeps=keeps)
 
     def table(self, kind: str) -> Job:
-        """Return the job that gathers the figures of all seeds."""
+        """Return the job that collects the scores of all seeds."""
         output, commands = f"results/flickr8k_{kind}.json", f"results/flickr8k_{kind}.commands.txt"
         script = str(ROOT / "benchmarks" / "flickr8k.py")
         evaluations = tuple(self.evaluation(kind, seed) for seed in SEEDS)
@@ -186,7 +186,7 @@ class Study:
         return Job(f"flickr8k_{kind}", command, None, needs=evaluations)
 
     def reproduction(self, name: str, study: str, *options: str, needs: tuple[Job, ...] = ()) -> Job:
-        """Return the job that gathers the runs of a part of a study, which `hf-captioners reproduce` resumes."""
+        """Return the job that executes the runs of a part of a study by the resumable `hf-captioners reproduce`."""
         folder = f"runs/{name}"
         fixed = ["--feature_cache_dir", "runs/features", "--use_cpu", "--output_dir", folder]
         runs = Job(f"runs_{name}", lambda: [*HF_CAPTIONERS, "reproduce", study, *options, *fixed], folder, needs=needs)
@@ -200,7 +200,7 @@ class Study:
         return Job(name, command, None, needs=(runs,), keeps=keeps)
 
     def gathering(self, study: str, *parts: Job) -> Job:
-        """Return the job that gathers the figures of a study."""
+        """Return the job that collects the results of a study."""
         output, commands = f"results/{study}.json", f"results/{study}.commands.txt"
         script = str(ROOT / "benchmarks" / "gather_runs.py")
 
@@ -215,7 +215,7 @@ class Study:
         return Job(f"{study}_gathered", command, None, needs=parts)
 
     def language_models(self) -> list[Job]:
-        """Return the jobs of both language models: of novels, and of novels and captions of COCO."""
+        """Return the jobs of both language models: trained on novels, and on novels and COCO captions."""
         captions = ["--captions", str(self.coco_captions), "--max_captions", "80000", "--max_text_tokens", "500000"]
         return [
             self.language_model("gpt2_novels", "--vocab_size", "5000", "--max_text_tokens", "1500000"),
@@ -223,7 +223,7 @@ class Study:
         ]
 
     def targets(self) -> list[Job]:
-        """Return the jobs whose figures are wanted, in their order."""
+        """Return the jobs whose results are wanted, in order."""
         flickr8k, vision = str(self.data_dir / "flickr8k"), str(self.data_dir / "mobilenetv2" / "hf")
         models, given = tuple(self.language_models()), ("--train_dir", flickr8k, "--vision_model", vision)
         low_data = [
@@ -247,7 +247,7 @@ class Study:
         ]
 
     def jobs(self) -> list[Job]:
-        """Return all jobs in their order."""
+        """Return all jobs in order."""
         found: dict[str, Job] = {}
 
         def add(job: Job) -> None:
@@ -264,28 +264,28 @@ class Study:
         return read_state(self.folder / "jobs" / f"{job.name}.json")
 
     def training_seconds(self, training: Job, keeps: Path) -> float:
-        """Return the seconds of a training, which the kept figures name if it ran on another machine."""
+        """Return the duration of a training; stored results name it if it ran on another machine."""
         if not keeps.is_file():
             return float(self.state(training)["seconds"])
         return float(json.loads(keeps.read_text(encoding="utf-8"))["runs"][0]["training"]["seconds"])
 
     def held_out_scores(self, kind: str) -> dict[float, float]:
-        """Return the CIDEr-D of the last epoch on the held-out photographs of each learning rate."""
+        """Return the last epoch's CIDEr-D on held-out photographs, by learning rate."""
         kept = [json.loads(Path(str(job.keeps)).read_text(encoding="utf-8")) for job in self.searches(kind)]
         return {figures["learning_rate"]: figures["held_out_cider_d"] for figures in kept}
 
     def chosen_rate(self, kind: str) -> float:
-        """Return the learning rate with the highest CIDEr-D on the held-out photographs."""
+        """Return the learning rate with the highest CIDEr-D on held-out photographs."""
         scores = self.held_out_scores(kind)
         return max(scores, key=lambda rate: scores[rate])
 
     def rates(self, kind: str) -> str:
-        """Return a comment with the learning rates that were tried."""
+        """Return a shell comment with the tried learning rates and their scores."""
         tried = ", ".join(f"{score:.3f} with {rate:g}" for rate, score in self.held_out_scores(kind).items())
         return f"# CIDEr-D of the learning rates on 500 held-out training photographs, one seed: {tried}"
 
     def typed(self, command: list[str]) -> str:
-        """Return a command as a person types it in the output folder."""
+        """Format a command as a person types it in the output folder."""
         local = {str(self.folder): ".", str(self.coco_captions): self.coco_captions.name}
         for path, name in local.items():
             command = [word.replace(path, name) for word in command]
@@ -294,7 +294,7 @@ class Study:
         return text.replace("python -m hf_captioners.cli", "hf-captioners")
 
     def prepare(self) -> None:
-        """Make the folders, and a data set of the training photographs alone, of which some are held out."""
+        """Create the folders, and a data set of training photographs with a held-out part."""
         for name in ("jobs", "results", "runs/train_only"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         link = self.folder / "runs" / "train_only" / "train"
@@ -303,13 +303,13 @@ class Study:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the last complete checkpoint of the trainer of transformers, which writes its state at the end."""
+    """Return the last complete checkpoint of a training; transformers writes its trainer state last."""
     complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
     return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def last_score(folder: Path) -> float:
-    """Return the CIDEr-D of the last evaluation of a run."""
+    """Return the CIDEr-D of a run's last evaluation."""
     history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     return [entry["eval_cider_d"] for entry in history if "eval_cider_d" in entry][-1]
 
@@ -322,7 +322,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def end_left_over(state: dict[str, Any]) -> None:
-    """End the processes of a job whose queue was killed alone: two processes must not write one folder."""
+    """Terminate processes of a job whose queue was killed, as two processes must not write one folder."""
     pid = state["pid"]
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
@@ -331,12 +331,12 @@ def end_left_over(state: dict[str, Any]) -> None:
 
 
 def is_complete(job: Job, study: Study) -> bool:
-    """Return whether nothing is left to do for a job."""
+    """Return True if a job is done, or its stored results exist."""
     return study.state(job)["status"] == "done" if job.keeps is None else job.keeps.is_file()
 
 
 def run(job: Job, study: Study) -> bool:
-    """Run a job and those that it needs, unless it is complete; return whether it is complete then."""
+    """Run a job and its prerequisites unless complete; return True if it is complete then."""
     if is_complete(job, study):
         return True
     if not run_all(job.needs, study):
@@ -375,12 +375,12 @@ def run(job: Job, study: Study) -> bool:
 
 
 def run_all(jobs: Iterable[Job], study: Study) -> bool:
-    """Run jobs, those after a failed one too; return whether all are complete then."""
+    """Run jobs, continuing after a failed one; return True if all are complete then."""
     return sum(not run(job, study) for job in jobs) == 0
 
 
 def print_status(study: Study) -> None:
-    """Print the state of every job and the hours so far."""
+    """Print the state of every job, and the hours so far."""
     jobs, seconds, done = study.jobs(), 0.0, 0
     for job in jobs:
         state, complete = study.state(job), is_complete(job, study)
@@ -391,7 +391,7 @@ def print_status(study: Study) -> None:
 
 
 def main() -> int:
-    """Run the jobs; 1 if one has failed, whose log says why."""
+    """Run the jobs; return 1 if any failed, whose log tells why."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument(

@@ -20,7 +20,7 @@ EVALUATED = ("cider_d", "bleu_4", "distinct", "length", "bad_endings")
 
 
 def gather(path: Path) -> dict | None:
-    """Return the results of the run with this `result.json`, or None if it is unfinished."""
+    """Read the results of one run from its `result.json`; None if it is unfinished."""
     result = json.loads(path.read_text(encoding="utf-8"))
     if result["status"] != "done":
         return None
@@ -35,7 +35,7 @@ def gather(path: Path) -> dict | None:
 
 
 def main() -> None:
-    """Collect and write the results."""
+    """Collect the results of all runs, and write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", type=Path, help="output folders of `hf-captioners reproduce`, or outputs")
     parser.add_argument("--commands", type=Path, required=True, help="text file with the commands of the runs")

@@ -1,4 +1,4 @@
-"""Changes of the code that invalidate results, and the lines on provenance of the page of results.
+"""Code changes that invalidate benchmark results, and the provenance lines of the results page.
 
     python benchmarks/known_changes.py
 
@@ -21,14 +21,14 @@ CHANGES = ROOT / "benchmarks" / "known_changes.json"
 
 
 def known_changes(path: Path = CHANGES) -> list[dict[str, Any]]:
-    """Return the known changes."""
+    """Read the list of changes that invalidate results."""
     return list(json.loads(path.read_text(encoding="utf-8")))
 
 
 def invalidating(
     name: str, records: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the changes that a result does not contain and that invalidate it.
+    """Return the changes that invalidate a result and are not part of the code that measured it.
 
     Args:
         name: of the result, without `.json`.
@@ -44,14 +44,14 @@ def invalidating(
 
 
 def invalidated(changes: Sequence[dict[str, Any]], results: Path = RESULTS) -> list[str]:
-    """Return the names of the results that are to be repeated."""
+    """Return the names of results that must be measured again."""
     files = sorted(results.glob("*.json"))
     records = {path.stem: json.loads(path.read_text(encoding="utf-8"))["provenance"] for path in files}
     return [name for name in records if invalidating(name, records[name], changes)]
 
 
 def measured_by(record: dict[str, Any]) -> str:
-    """Return commit, date, CPU and threads of a measurement in a few words."""
+    """Format commit, date, CPU and threads of a measurement."""
     commit = f"commit `{record['commit'][:7]}`" if record["commit"] else "an unknown commit"
     if not record["recorded"]:
         return f"{commit} of {record['date']} or an earlier one, CPU not recorded"
@@ -61,7 +61,7 @@ def measured_by(record: dict[str, Any]) -> str:
 
 
 def provenance_lines(name: str, records: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a section that say what measured it, and whether it is to be repeated."""
+    """Return Markdown lines that state what measured a section, and whether it must be repeated."""
     latest = {measured_by(record | {"date": ""}): measured_by(record) for record in records}
     lines = [f"*Measured by {'; '.join(latest.values())}.*", ""]
     for change in invalidating(name, records, changes):
@@ -70,7 +70,7 @@ def provenance_lines(name: str, records: Sequence[dict[str, Any]], changes: Sequ
 
 
 def with_order(change: dict[str, Any], commits: Sequence[str], root: Path = ROOT) -> dict[str, Any]:
-    """Return a change with those of the commits that contain it, as git says.
+    """Add to a change the commits that contain it, by git.
 
     Raises:
         subprocess.CalledProcessError: git does not know a commit, for example in a shallow clone.
@@ -87,14 +87,14 @@ def with_order(change: dict[str, Any], commits: Sequence[str], root: Path = ROOT
 
 
 def recorded_commits(names: Sequence[str], results: Path = RESULTS) -> list[str]:
-    """Return the commits in the files of these results."""
+    """Return all commits recorded in these result files."""
     files = [results / f"{name}.json" for name in names]
     read = [json.loads(path.read_text(encoding="utf-8"))["provenance"] for path in files if path.is_file()]
     return sorted({record["commit"] for records in read for record in records if record["commit"]})
 
 
 def main() -> None:
-    """Ask git for the order of changes and results, and write it."""
+    """Ask git which results contain which changes, and write it."""
     changes = [with_order(change, recorded_commits(change["results"])) for change in known_changes()]
     CHANGES.write_text(json.dumps(changes, indent=1) + "\n", encoding="utf-8")
     print("To be repeated:", ", ".join(invalidated(changes)) or "nothing")

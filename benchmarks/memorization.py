@@ -53,7 +53,7 @@ DETECTOR = "--num_train_epochs 8 --dropout 0 --image_size 288 --vision_grid_size
 
 
 def link_photographs(data_dir: Path, folder: Path, count: int) -> None:
-    """Make a data folder whose training and validation splits are the same `count` photographs."""
+    """Write a data folder whose training and validation splits are the same `count` photographs."""
     rows = (data_dir / "train" / "metadata.jsonl").read_text(encoding="utf-8").splitlines()[:count]
     for split in ("train", "validation"):
         (folder / split).mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def link_photographs(data_dir: Path, folder: Path, count: int) -> None:
 
 
 def write_language_model(folder: Path, data: Path) -> None:
-    """Write a small GPT-2 of random weights, with a tokenizer of the captions."""
+    """Write a small GPT-2 with random weights, and a tokenizer of the captions."""
     captions = [
         caption for row in load_captions("caption_folder", data_dir=data)["train"] for caption in row["captions"]
     ]
@@ -80,7 +80,7 @@ def write_language_model(folder: Path, data: Path) -> None:
 
 
 def run(command: list[str], log: Path) -> float:
-    """Run a command of the library, and return its time in seconds."""
+    """Run a command of the library; return its seconds."""
     start = time.monotonic()
     with open(log, "a", encoding="utf-8") as output:
         subprocess.run([sys.executable, "-m", "hf_captioners.cli", *command], check=True, stdout=output, stderr=output)
@@ -88,7 +88,7 @@ def run(command: list[str], log: Path) -> float:
 
 
 def train(architecture: str, folder: Path, vision_model: str) -> dict:
-    """Train and evaluate a captioner, and return command, seconds and figures."""
+    """Train and evaluate a captioner; return command, seconds and scores."""
     data, output, log = folder / "photographs", folder / architecture, folder / f"{architecture}.log"
     options, parts, seconds = OPTIONS[architecture], ["--vision_model", vision_model], 0.0
     if "/gpt2" in options:
@@ -106,7 +106,7 @@ def train(architecture: str, folder: Path, vision_model: str) -> dict:
 
 
 def main() -> None:
-    """Train the architectures, and add their figures to the results."""
+    """Train all architectures, and add their scores to the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", type=Path, required=True, help="folder of Flickr8k, with train/metadata.jsonl")
     parser.add_argument("--vision_model", required=True)

@@ -1,4 +1,4 @@
-"""Compare METEOR of this version with that of an earlier commit: CPU seconds, scores, and the first use of the tables.
+"""Compare METEOR of this version and an earlier commit: CPU seconds, scores, and first use of the tables.
 
     python benchmarks/meteor_versions.py --commit 1be0327 --meteor pycocoevalcap/meteor \\
         --captions $HF_CAPTIONERS_DATA_DIR/metrics/show_edit_tell_xe.json.gz \\
@@ -43,7 +43,7 @@ print(json.dumps([times[1] - times[0], times[2] - times[1], result.per_image.tol
 
 
 def read_captions(captions: Path, references: Path) -> tuple[list[str], list[list[str]]]:
-    """Return tokenised captions and references of the images of both files."""
+    """Read predicted and reference captions from two files, tokenised."""
     with gzip.open(captions, "rt", encoding="utf-8") as file:
         predicted = {row["image_id"]: row["caption"] for row in json.load(file)}
     written = defaultdict(list)
@@ -55,7 +55,7 @@ def read_captions(captions: Path, references: Path) -> tuple[list[str], list[lis
 
 
 def measure(place: Path, arguments: list[str]) -> tuple[float, float, list[float]]:
-    """Return the CPU seconds of the first use and of scoring, and the scores, of a version in a new process."""
+    """Measure a version in a new process: CPU seconds of first use and of scoring, and the scores."""
     own = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, *arguments]
     done = subprocess.run(command, env=own, cwd=place, check=True, capture_output=True, text=True)
@@ -63,7 +63,7 @@ def measure(place: Path, arguments: list[str]) -> tuple[float, float, list[float
 
 
 def main() -> None:
-    """Measure and write the results."""
+    """Measure both versions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", required=True)
     parser.add_argument("--meteor", type=Path, required=True, help="folder `meteor` of pycocoevalcap")

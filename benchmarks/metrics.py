@@ -81,7 +81,7 @@ meteor.meteor_p.stdin.close(); meteor.meteor_p.wait()
 
 
 class Data:
-    """Raw and tokenised captions of images."""
+    """Captions and references of images, raw and tokenised."""
 
     def __init__(self, path: Path) -> None:
         opener = gzip.open if path.suffix == ".gz" else open
@@ -116,7 +116,7 @@ def median(run: Callable[[], Any], repeats: int) -> float:
 
 
 def mean_of_many(run: Callable[[], Any], repeats: int, times: int) -> float:
-    """Return the same as `median` for a function that is too short for a single measurement."""
+    """Return the CPU seconds of a function too short for a single measurement, as the mean of many calls."""
     return median(lambda: [run() for _ in range(times)], repeats) / times
 
 
@@ -126,13 +126,13 @@ def in_process(code: str, *arguments: str) -> str:
 
 
 class Report:
-    """Collects and prints measurements."""
+    """List of measurements, printed as they are added."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
     def compare(self, name: str, original: float, ours: float, wanted: float) -> None:
-        """Add the seconds of both programs and their ratio."""
+        """Add the seconds of the original program and of this library, and their ratio."""
         ratio = original / ours
         row = {"what": name, "original_seconds": original, "our_seconds": ours, "ratio": ratio, "wanted": wanted}
         self.rows.append(row)
@@ -140,7 +140,7 @@ class Report:
 
 
 def time_tokenizer(report: Report, data: Data, scratch: Path, original: type) -> None:
-    """Compare with the Java tokenizer as called by pycocoevalcap."""
+    """Time the PTB tokenizer against the Java one of pycocoevalcap."""
     captions = [caption for texts in data.raw_references for caption in texts][:25_000]
     file = scratch / "captions.json"
     file.write_text(json.dumps(captions))
@@ -158,7 +158,7 @@ def time_tokenizer(report: Report, data: Data, scratch: Path, original: type) ->
 
 
 def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> None:
-    """Compare with the `ciderD` class of self-critical training, with document frequencies of 6,000 images."""
+    """Time CIDEr-D rewards against the `ciderD` class of self-critical training (frequencies of 6,000 images)."""
     sys.path.insert(0, str(folder))
     from ciderD_scorer import CiderScorer
 
@@ -195,7 +195,7 @@ def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> Non
 
 
 def _samples(data: Data, raw: bool = False) -> tuple[list[str], list[list[str]], list[int]]:
-    """Return five captions per image, of the image itself and its successors, for 50 images."""
+    """Return five captions per image for 50 images: the image's own and those of the next four."""
     predictions, references = (
         (data.raw_predictions, data.raw_references) if raw else (data.predictions, data.references)
     )
@@ -204,7 +204,7 @@ def _samples(data: Data, raw: bool = False) -> tuple[list[str], list[list[str]],
 
 
 def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
-    """Compare with the reward of meshed-memory-transformer, including its tokenizer."""
+    """Time CIDEr-D rewards against those of meshed-memory-transformer, tokenizer included."""
     sys.path.insert(0, str(folder))
     from evaluation import Cider
     from evaluation import PTBTokenizer as TheirTokenizer
@@ -230,7 +230,7 @@ def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
 
 
 def time_scorers(report: Report, data: Data) -> None:
-    """Compare with CIDEr, BLEU and ROUGE-L of pycocoevalcap."""
+    """Time CIDEr, BLEU and ROUGE-L against pycocoevalcap."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.rouge.rouge import Rouge
@@ -252,7 +252,7 @@ def time_scorers(report: Report, data: Data) -> None:
 
 
 def time_meteor(report: Report, data: Data, scratch: Path, folder: Path) -> None:
-    """Compare with the Java METEOR, each in a new process."""
+    """Time METEOR against the Java program, each in a new process."""
     file, tables = scratch / "meteor.json", str(folder / "pycocoevalcap" / "meteor")
     file.write_text(json.dumps([data.predictions[:1000], data.references[:1000]]))
     Meteor(tables=MeteorTables(tables)).score(["a"], [["a"]])  # builds the index of the paraphrases once
@@ -262,7 +262,7 @@ def time_meteor(report: Report, data: Data, scratch: Path, folder: Path) -> None
 
 
 def time_import() -> float:
-    """Return the CPU seconds that the import of the metrics takes after numpy."""
+    """Return the CPU seconds of importing the metrics after numpy."""
     seconds = statistics.median(float(in_process(OURS_IMPORT)) for _ in range(5))
     print(f"import of hf_captioners.metrics after numpy: {seconds:.3f} s")
     return seconds
@@ -304,7 +304,7 @@ def write_page(figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the comparisons that the arguments select and write the measurements."""
+    """Run the selected comparisons, and write the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--references", type=Path, required=True)
     parser.add_argument("--pycocoevalcap", type=Path)

@@ -1,4 +1,4 @@
-"""Compare the CPU time of captioning JPEG files with a vision-language model by this library and by transformers.
+"""Compare the CPU time of captioning JPEG files with a vision-language model in this library and in transformers.
 
     python benchmarks/other_models.py --images PHOTOGRAPHS [--output benchmarks/results/other_models.json]
 
@@ -33,7 +33,7 @@ SIDE, PATCH, WIDTH = 224, 16, 384
 
 
 def build() -> tuple[Any, Any]:
-    """Return an untrained LLaVA and its processor."""
+    """Build an untrained LLaVA and its processor."""
     torch.manual_seed(0)
     words = tokenizer(["<image>"], extra_special_tokens={"image_token": "<image>"})
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": 5, "num_attention_heads": 6, "intermediate_size": 4 * WIDTH}
@@ -65,7 +65,7 @@ def plain(model: Any, processor: Any, files: list[str], batch_size: int, tokens:
 
 
 def library(pipeline: Any, files: list[str], batch_size: int, tokens: int) -> list[str]:
-    """Caption files with this library, images read ahead by as many processes as the command line takes."""
+    """Caption files with this library, with as many image reading processes as the command line uses."""
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
     workers = workers_for(len(files) // batch_size)
     batches = caption_batches(pipeline, files, batch_size, workers, instruction=INSTRUCTION, **options)
@@ -81,7 +81,7 @@ def cpu_and_wall_seconds(work: Callable[[], Any]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure both, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", required=True, help="folder of JPEG files")
     parser.add_argument("--count", type=int, default=64)

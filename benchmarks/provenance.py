@@ -1,4 +1,4 @@
-"""Result files of this folder: figures, and the commit, machine, versions and command that measured them.
+"""Benchmark result files: measurements, and the commit, machine, versions and command that made them.
 
     python benchmarks/provenance.py runs/low_data
 
@@ -29,7 +29,7 @@ RUN_RECORD = "provenance.json"
 
 
 def checkout(root: Path = ROOT) -> dict[str, Any]:
-    """Return the commit of a checkout, and whether its sources differ from that commit (None, None without git)."""
+    """Return the commit of a checkout, and True if its sources differ from it (None, None without git)."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(root), *arguments]
@@ -58,7 +58,7 @@ def processor_name() -> str:
 
 
 def processor_with_vectors() -> str:
-    """Return the name of the processor with its widest vector instructions, on which the speed of products depends."""
+    """Return the processor's name and widest vector instructions, on which the speed of products depends."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
     except OSError:
@@ -68,7 +68,7 @@ def processor_with_vectors() -> str:
 
 
 def threads() -> int:
-    """Return the number of threads of torch, or of this process where torch is not imported."""
+    """Return the number of threads of torch, or of this process if torch is not imported."""
     if "torch" in sys.modules:
         return int(sys.modules["torch"].get_num_threads())
     if set_number := os.environ.get("OMP_NUM_THREADS"):
@@ -77,7 +77,7 @@ def threads() -> int:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages that compute figures."""
+    """Return the versions of Python and of the packages that compute results."""
     installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -88,7 +88,7 @@ def versions() -> dict[str, str]:
 
 
 def shell_word(argument: str) -> str:
-    """Return an argument as a word of a shell, its path relative to the data folder or the checkout."""
+    """Quote an argument for a shell, with its path relative to the data folder or the checkout."""
     path = Path(argument)
     if not path.is_absolute():
         return shlex.quote(argument)
@@ -103,14 +103,14 @@ def shell_word(argument: str) -> str:
 
 
 def command() -> str:
-    """Return the command of this process, without names of folders of this machine."""
+    """Return the command line of this process, without folder names of this machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     script = f"-m {spec.name}" if spec is not None else shell_word(str(Path(sys.argv[0]).resolve()))
     return " ".join(["python", script, *map(shell_word, sys.argv[1:])])
 
 
 def record() -> dict[str, Any]:
-    """Return the provenance of what this process measures: commit, date, CPU, threads, versions and command."""
+    """Return the provenance of this process: commit, date, CPU, threads, versions and command."""
     return {
         "recorded": True,
         **CHECKOUT,
@@ -123,14 +123,14 @@ def record() -> dict[str, Any]:
 
 
 def records_of(path: str | Path) -> list[dict[str, Any]]:
-    """Return the provenance of a result file, oldest first, or nothing if there is no such file."""
+    """Return the provenance records of a result file, oldest first; [] if there is no such file."""
     if not Path(path).is_file():
         return []
     return list(json.loads(Path(path).read_text(encoding="utf-8"))["provenance"])
 
 
 def run_records(folder: str | Path, study: str | Path | None = None) -> list[dict[str, Any]]:
-    """Return the provenance of a training run that another process made.
+    """Return the provenance records of a training run.
 
     Args:
         folder: output folder of the run. Its record is `provenance.json`, which this script writes.
@@ -147,7 +147,7 @@ def run_records(folder: str | Path, study: str | Path | None = None) -> list[dic
 
 
 def add_run_record(folder: str | Path) -> None:
-    """Add the provenance of this process to the record of a training run that it starts or resumes."""
+    """Append this process's provenance to the record of a training run that it starts or resumes."""
     path = Path(folder, RUN_RECORD)
     earlier = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,14 +155,14 @@ def add_run_record(folder: str | Path) -> None:
 
 
 def distinct(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return records without those that differ in nothing but the date; the latest date is kept."""
+    """Merge records that differ only in the date; the latest date is kept."""
     return list({json.dumps({**one, "date": None}, sort_keys=True): one for one in records}.values())
 
 
 def write_results(
     path: str | Path, figures: dict[str, Any], earlier: Sequence[dict[str, Any]] = (), measured_here: bool = True
 ) -> None:
-    """Write a result file: figures and their provenance.
+    """Write a result file: measurements and their provenance.
 
     Args:
         path: the JSON file; its folder is created.
@@ -180,7 +180,7 @@ def write_results(
 
 
 def main() -> None:
-    """Record the checkout, machine and versions of training runs that are about to start."""
+    """Record commit, machine and versions for training runs that are about to start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="output folder of the runs")
     add_run_record(parser.parse_args().folder)

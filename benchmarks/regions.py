@@ -1,4 +1,4 @@
-"""Collect the comparison of a detector's regions with the grid of its backbone, on drawn scenes.
+"""Compare a detector's regions with the grid of its backbone, from finished runs on drawn scenes.
 
     python examples/train_detector.py --output_dir runs/scene_detector
     hf-captioners train image_transformer/scene_regions.yaml \
@@ -25,7 +25,7 @@ SCORES = ("bleu_4", "cider_d", "cider_d_shuffled", "images")
 
 
 def figures_of(folder: Path) -> dict:
-    """Return the scores and the length of a finished run."""
+    """Return the scores and the training length of a finished run."""
     results = json.loads((folder / "test_results.json").read_text(encoding="utf-8"))
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     model, processor = load_captioner(str(folder))
@@ -35,7 +35,7 @@ def figures_of(folder: Path) -> dict:
 
 
 def main() -> None:
-    """Read the runs and write the results."""
+    """Read the runs, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("detector", type=Path, help="output of examples/train_detector.py")
     parser.add_argument("--regions", type=Path, required=True, help="captioner on the detector's regions")

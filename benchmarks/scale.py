@@ -1,4 +1,4 @@
-"""Measure captioning of many images: waiting for images, memory, and the cost of Ray.
+"""Measure captioning of many images: idle time, memory, and the overhead of Ray.
 
     python benchmarks/scale.py waiting --images photographs
     python benchmarks/scale.py memory
@@ -39,7 +39,7 @@ WORDS = "a black white red green blue small large circle square dog man is on in
 
 
 def waiting(images: Sequence[Path], batch_size: int) -> dict[str, Any]:
-    """Caption in this process and return the seconds in which the loop waited for its next batch."""
+    """Caption in this process; return the seconds in which captioning waited for the next batch."""
     import torch
 
     from hf_captioners.captioning import batches
@@ -70,7 +70,7 @@ def waiting(images: Sequence[Path], batch_size: int) -> dict[str, Any]:
 
 
 def write_tiny_captioner(folder: Path) -> None:
-    """Save a captioner that is as small as can be, with random weights."""
+    """Save a minimal captioner with random weights."""
     import torch
     from transformers import ViTConfig, ViTImageProcessor, ViTModel
 
@@ -95,7 +95,7 @@ def write_tiny_captioner(folder: Path) -> None:
 
 
 def draw_images(folder: Path, count: int) -> None:
-    """Draw images of 64 x 64 pixels in folders of a thousand."""
+    """Write images of 64 x 64 pixels, a thousand per folder."""
     from PIL import Image, ImageDraw
 
     for number in range(count):
@@ -108,7 +108,7 @@ def draw_images(folder: Path, count: int) -> None:
 
 
 def processes_of(parent: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and all its descendants."""
     found, left = [], [parent]
     while left:
         process = left.pop()
@@ -120,7 +120,7 @@ def processes_of(parent: int) -> list[int]:
 
 
 def megabytes(parent: int) -> float:
-    """Return the memory of a process and all below it, shared pages counted once."""
+    """Return the memory of a process and its descendants in MB, shared pages counted once."""
     total = 0
     for process in processes_of(parent):
         with suppress(OSError, StopIteration):
@@ -130,7 +130,7 @@ def megabytes(parent: int) -> float:
 
 
 def memory(count: int, every: int) -> dict[str, Any]:
-    """Caption drawn images; return the memory of all processes of the command after every so many images."""
+    """Caption drawn images; return the memory of all processes at regular numbers of images."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_tiny_captioner(folder)
@@ -163,7 +163,7 @@ def memory(count: int, every: int) -> dict[str, Any]:
 
 
 def works_for_ray(process: int) -> bool:
-    """Return whether a process is an actor or a task of Ray, and none of those that manage a cluster."""
+    """Return True if a process runs a Ray actor or task, and does not manage a cluster."""
     with suppress(OSError):
         name = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         return name.startswith("ray::") and "IDLE" not in name
@@ -171,7 +171,7 @@ def works_for_ray(process: int) -> bool:
 
 
 def cpu_seconds(arguments: Sequence[str]) -> float:
-    """Run `hf-captioners caption`; return the CPU seconds of the command and its processes."""
+    """Run `hf-captioners caption`; return the CPU seconds of all its processes."""
     before = os.times()
     child = subprocess.run([*COMMAND, *arguments], stderr=subprocess.PIPE)
     if child.returncode:
@@ -210,7 +210,7 @@ def ray_cpu_seconds(arguments: Sequence[str]) -> float:
 
 
 def ray(images: Sequence[Path], rounds: int, batch_size: int) -> dict[str, Any]:
-    """Return the CPU seconds of an image with the command line alone and with Ray: one actor, one task that reads."""
+    """Measure CPU seconds per image without Ray, and with one actor and one reading task."""
     engines: dict[str, list[str]] = {"command line": [], "Ray": ["--engine", "ray", "--actors", "1"]}
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     few, many = min(FEW, len(images) // 2), len(images)
@@ -239,7 +239,7 @@ def ray(images: Sequence[Path], rounds: int, batch_size: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run one part and write its rows beside those of the others."""
+    """Run the selected part, and add its rows to the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("waiting", "memory", "ray"))
     parser.add_argument("--images", type=Path, help="folder of photographs")

@@ -1,4 +1,4 @@
-"""Profile a self-critical step at the size of the VisualGPT paper and compare it with the released code's method.
+"""Profile a self-critical training step at the size of the VisualGPT paper, and compare it with the released method.
 
     python benchmarks/scst.py --tokenizer gpt2 [--width 768 --layers 12] [--output benchmarks/results/scst.json]
 
@@ -39,14 +39,14 @@ BEAMS, TOKENS, REGIONS, FEATURES = 5, 20, 50, 2048
 
 
 class Clock:
-    """Accumulates the CPU seconds of wrapped functions by name. Nested calls count once."""
+    """Timer that sums CPU seconds of wrapped functions by name. Nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.depth = 0
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with time measurement."""
+        """Return a timed version of a function."""
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ class Clock:
 
 @contextmanager
 def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
-    """Count the bytes that autograd keeps for backward. Each storage counts once; parameters are excluded."""
+    """Context that counts the bytes that autograd keeps for backward: each storage once, without parameters."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, tuple[Tensor, int]] = {}
     result = {"bytes": 0}
@@ -80,7 +80,7 @@ def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
 
 
 def make_trainer(args: argparse.Namespace, images: int, folder: str) -> SCSTTrainer:
-    """Return a trainer of a new VisualGPT on captions of scenes and random region features."""
+    """Build a trainer of a new VisualGPT on captions of scenes and random region features."""
     tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(args.tokenizer))
     torch.manual_seed(0)
     text = {"n_embd": args.width, "n_layer": args.layers, "n_head": args.width // 64, "vocab_size": len(tokenizer)}
@@ -148,12 +148,12 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def own_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """Run a step of this library: decode without a graph, compute rewards, one pass with a graph."""
+    """Run a training step of this library: decode without a graph, compute rewards, one pass with a graph."""
     return trainer.compute_loss(trainer.model, dict(inputs))
 
 
 def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """Run a step of the released code: the log-probabilities of the beam search itself carry the gradient.
+    """Run a training step as the released code: the beam search itself carries the gradient.
 
     As in the released code, self-attention caches its keys and values, images are repeated for each beam, and
     cross-attention projects them again in each step.
@@ -163,7 +163,7 @@ def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """Return the loss of a beam search whose graph is kept."""
+    """Run a beam search whose graph is kept; return the loss."""
     model = trainer.model
     images = len(inputs["row"])
     encoded = model.get_encoder()(region_features=inputs["region_features"], region_mask=inputs["region_mask"])
@@ -222,7 +222,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write the results."""
+    """Measure both methods, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="gpt2", help="name or directory of the tokenizer of GPT-2")
     parser.add_argument("--width", type=int, default=768)

@@ -1,4 +1,4 @@
-"""Measure what the reward `self_retrieval` adds to CIDEr-D, on drawn scenes.
+"""Measure the effect of the reward `self_retrieval` beside CIDEr-D, on drawn scenes.
 
     python benchmarks/self_retrieval.py --vision_model MOBILENETV2 [--output benchmarks/results/self_retrieval.json]
 
@@ -47,7 +47,7 @@ COMMON: dict[str, Any] = {
 
 
 def cross_entropy(args: argparse.Namespace, images: DatasetDict, seed: int, folder: Path, epochs: float) -> None:
-    """Train a captioner with cross-entropy and save it, unless it is there."""
+    """Train a captioner with cross-entropy and save it, unless it exists."""
     if (folder / "model.safetensors").is_file():
         return
     torch.manual_seed(seed)
@@ -100,14 +100,14 @@ def self_critical(
 
 
 def untrained(args: argparse.Namespace, images: DatasetDict, start: Path, folder: Path) -> CaptioningTrainer:
-    """Return a trainer of a saved captioner, to caption with it as it is."""
+    """Return a trainer of a saved captioner, for captioning without further training."""
     model, processor = start_captioner(ModelArguments(model=str(start)))
     arguments = CaptioningTrainingArguments(str(folder), feature_cache_dir=args.features, **COMMON)
     return CaptioningTrainer(model, arguments, images["train"], images["validation"], processor)
 
 
 def retrieval(judge: SelfRetrieval, captions: list[str], pixels: list[Any]) -> float:
-    """Return the share of captions whose own image is the most likely one of its block of 16."""
+    """Return the share of captions whose own image is the most probable of 16."""
     hits = []
     for first in range(0, len(captions), AMONG):
         block = slice(first, first + AMONG)
@@ -126,7 +126,7 @@ def measure(trainer: CaptioningTrainer, judge: SelfRetrieval, images: DatasetDic
 
 
 def main() -> None:
-    """Train all runs and write their figures."""
+    """Train all runs, and write their scores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vision_model", required=True, help="a MobileNetV2, as a local folder or a name")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

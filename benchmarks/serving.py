@@ -1,4 +1,4 @@
-"""Measure `hf-captioners serve` under load, with batches of 16 images and of 1.
+"""Measure `hf-captioners serve` under load, with batch sizes 16 and 1.
 
     python benchmarks/serving.py --images photographs --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf \\
         --tokenizer $HF_CAPTIONERS_DATA_DIR/gpt2_tokenizer
@@ -28,7 +28,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def write_captioner(folder: str, vision_model: str, tokenizer: str) -> None:
-    """Save the untrained captioner."""
+    """Save an untrained captioner."""
     import torch
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
@@ -46,7 +46,7 @@ def write_captioner(folder: str, vision_model: str, tokenizer: str) -> None:
 
 
 class Server:
-    """A server process.
+    """Process of `hf-captioners serve`.
 
     Args:
         captioner: its directory.
@@ -68,7 +68,7 @@ class Server:
             raise SystemExit("The server did not start.")
 
     def ask(self, content: bytes) -> str:
-        """Return the caption of an image."""
+        """Request the caption of an image."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=900)
         connection.request("POST", "/caption", content, {"Content-Type": "image/jpeg"})
         answer = connection.getresponse()
@@ -78,16 +78,16 @@ class Server:
         return body["caption"]
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds that it has taken."""
+        """Return the CPU seconds of the server so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def megabytes(self) -> float:
-        """Return its resident memory."""
+        """Return the server's resident memory in MB."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def load(self, contents: list[bytes], clients: int) -> tuple[dict[str, float], list[str]]:
-        """Send images by several clients; return the requests per second of wall and CPU time, and the captions."""
+        """Send images from several clients; return requests per second of wall and CPU time, and the captions."""
         wall, spent = time.perf_counter(), self.cpu_seconds()
         with ThreadPoolExecutor(clients) as threads:
             captions = list(threads.map(self.ask, contents))
@@ -96,7 +96,7 @@ class Server:
 
 
 def memory_under_load(server: Server, contents: list[bytes], clients: int, minutes: float) -> list[float]:
-    """Return the megabytes of the server every ten seconds."""
+    """Return the server's memory in MB every ten seconds under load."""
     found, end = [], time.monotonic() + 60 * minutes
     with ThreadPoolExecutor(clients) as threads:
 
@@ -115,7 +115,7 @@ def memory_under_load(server: Server, contents: list[bytes], clients: int, minut
 
 
 def main() -> None:
-    """Measure both servers in turn and write the medians."""
+    """Measure both batch sizes in turn, and write the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--vision_model", required=True)

@@ -1,4 +1,4 @@
-"""Sections of the page of results on speed, memory and smaller forms of captioners."""
+"""Sections of the results page on speed, memory and smaller forms of captioners."""
 
 import statistics
 
@@ -6,7 +6,7 @@ from tables import columns, shell
 
 
 def decoding(figures: dict) -> list[str]:
-    """Return the section on decoding speed."""
+    """Format the section on decoding speed."""
     setting = figures["setting"]
     lines = [
         "## Decoding speed",
@@ -42,7 +42,7 @@ def decoding(figures: dict) -> list[str]:
 
 
 def trained_decoding(figures: dict) -> list[str]:
-    """Return the section on decoding with a trained captioner."""
+    """Format the section on decoding with a trained captioner."""
     weights = figures["weights"]
     plain = weights[0]["cider_d"]
     return [
@@ -74,7 +74,7 @@ def trained_decoding(figures: dict) -> list[str]:
 
 
 def scst(figures: dict) -> list[str]:
-    """Return the section on the cost of self-critical training."""
+    """Format the section on the cost of self-critical training."""
     setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
     lines = [
         "## Cost of a self-critical step",
@@ -98,7 +98,7 @@ def scst(figures: dict) -> list[str]:
 
 
 def training(figures: dict) -> list[str]:
-    """Return the section on the cost of a step of cross-entropy training."""
+    """Format the section on the cost of a cross-entropy training step."""
     setting = figures["setting"]
     size = "width 256, 4 layers" if setting["quick"] else "width 768, 12 layers"
     return [
@@ -123,7 +123,7 @@ def training(figures: dict) -> list[str]:
 
 
 def training_epoch(figures: dict) -> list[str]:
-    """Return the section on what an epoch of training spends its time on."""
+    """Format the section on the parts of a training epoch's time."""
     images, rows = figures["images"], figures["rows"]
     return [
         "## An epoch of training",
@@ -146,7 +146,7 @@ def training_epoch(figures: dict) -> list[str]:
 
 
 def memory_of_loss(figures: dict) -> list[str]:
-    """Return the sentence on the memory that the loss takes."""
+    """Format the sentence on the memory of the loss."""
     pieces, whole = figures["in pieces"] / 1e6, figures["at once"] / 1e6
     seconds = figures["in pieces, CPU seconds"], figures["at once, CPU seconds"]
     return [
@@ -158,7 +158,7 @@ def memory_of_loss(figures: dict) -> list[str]:
 
 
 def earlier_version(figures: dict) -> list[str]:
-    """Return the section on an earlier version."""
+    """Format the section on an earlier version."""
     rows = figures["rows"]
     lines = [
         "## Compared with an earlier version",
@@ -192,7 +192,7 @@ def earlier_version(figures: dict) -> list[str]:
 
 
 def vision(figures: dict) -> list[str]:
-    """Return the section on the time of a vision model."""
+    """Format the section on the time of a vision model."""
     setting = figures["setting"]
     lines = [
         "## Images to regions on a CPU",
@@ -213,7 +213,7 @@ def vision(figures: dict) -> list[str]:
 
 
 def compared(figures: dict) -> list[str]:
-    """Return the table of a captioner and of smaller forms of it."""
+    """Format the table of a captioner and its smaller forms."""
     count = figures["images"]
     rows = [
         f"| {row['what']} | {row['equal']:,} of {count:,} | {row['cider_d']:.4f} | {row['megabytes']:.1f} | "
@@ -227,7 +227,7 @@ def compared(figures: dict) -> list[str]:
 
 
 def exported_captions(figures: dict) -> list[str]:
-    """Return the section on the captions of exported captioners."""
+    """Format the section on captions of exported captioners."""
     rows = figures["rows"]
     loss = 1 - rows[-1]["cider_d"] / rows[0]["cider_d"]
     return [
@@ -244,7 +244,7 @@ def exported_captions(figures: dict) -> list[str]:
 
 
 def trimmed_vocabulary(figures: dict) -> list[str]:
-    """Return the section on captioners with a trimmed vocabulary."""
+    """Format the section on captioners with a trimmed vocabulary."""
     return [
         "## A trimmed vocabulary",
         "",
@@ -261,7 +261,7 @@ def trimmed_vocabulary(figures: dict) -> list[str]:
 
 
 def exported_decoding(figures: dict) -> list[str]:
-    """Return the section on the time from photograph to caption, and what to use when."""
+    """Format the section on the time from photograph to caption, and the choice of a form."""
     setting, versions = figures["setting"], figures["versions"]
     packed, exported = (
         next(row for row in figures["rows"] if row["what"] == what)
@@ -295,7 +295,7 @@ def exported_decoding(figures: dict) -> list[str]:
 
 
 def first_caption(figures: dict) -> list[str]:
-    """Return the section on the default captioner without torch."""
+    """Format the section on the default captioner without torch."""
     rows, commit = figures["rows"], figures["commit"]
     start, speed, servers = rows["starts"], rows["speed"]["jobs"], rows["servers"]
     lines = [
@@ -328,7 +328,7 @@ def first_caption(figures: dict) -> list[str]:
 
 
 def equal_captions(figures: dict, commit: str) -> list[str]:
-    """Return the sentences on captions of both versions."""
+    """Format the sentences on captions of both versions."""
     count, different, scores = figures["photographs"], figures["different"], figures["cider_d"]
     ties = sum(one["tie"] for one in different)
     others = f", and {ties} of the others are ties (log-probabilities within 1e-4)" if different else ""
@@ -344,7 +344,7 @@ def equal_captions(figures: dict, commit: str) -> list[str]:
 
 
 def reduced_captions(figures: dict) -> list[str]:
-    """Return the sentences on reading at a reduced size."""
+    """Format the sentences on reading at a reduced size."""
     return [
         f"With `--reduced_reading`, {figures['different']} of the first {figures['read']:,} large photographs have "
         f"another caption, so it is no default (the limit was 1 % of {figures['photographs']:,}, where "
@@ -361,7 +361,7 @@ def reduced_captions(figures: dict) -> list[str]:
 
 
 def browser_captions(figures: dict) -> list[str]:
-    """Return the section on captions in the browser."""
+    """Format the section on captions in the browser."""
     return [
         "## Captions in the browser",
         "",
@@ -375,7 +375,7 @@ def browser_captions(figures: dict) -> list[str]:
 
 
 def scale(figures: dict) -> list[str]:
-    """Return the section on many images."""
+    """Format the section on many images."""
     lines = ["## Many images", ""]
     if waiting := figures.get("waiting"):
         lines += [
@@ -407,7 +407,7 @@ def scale(figures: dict) -> list[str]:
 
 
 def other_models(figures: dict) -> list[str]:
-    """Return the section on captioning with models of transformers that follow instructions."""
+    """Format the section on instructed models of transformers."""
     seconds = figures["cpu_seconds"]
     return [
         "## Models that follow instructions: the cost of this library",

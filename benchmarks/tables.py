@@ -1,26 +1,26 @@
-"""Parts of a page of results: tables and commands."""
+"""Markdown tables and commands of the results page."""
 
 import statistics
 
 
 def columns(*names: str) -> list[str]:
-    """Return the first two lines of a table."""
+    """Format the header of a Markdown table."""
     return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
 
 def spread(values: list[float]) -> str:
-    """Return the mean and, for several values, the standard deviation."""
+    """Format the mean and, for several values, the standard deviation."""
     deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.3f}{deviation}"
 
 
 def shell(figures: dict) -> list[str]:
-    """Return the commands of a result as a block, if it has any."""
+    """Format the commands of a result as a code block; [] without commands."""
     if not figures["commands"]:
         return []
     return ["Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):", "", "```bash", *commands(figures), "```", ""]
 
 
 def commands(figures: dict) -> list[str]:
-    """Return the shell commands of a result as lines."""
+    """Return the shell commands of a result, one per line."""
     return (figures["commands"] or "").strip().splitlines()

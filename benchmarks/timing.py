@@ -1,4 +1,4 @@
-"""CPU time of a piece of work, for the comparisons of this folder."""
+"""CPU time of a function, for the benchmarks in this folder."""
 
 import statistics
 import time
@@ -14,6 +14,6 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def median_cpu_seconds(work: Callable[[], Any], repeats: int) -> float:
-    """Return the median CPU seconds of `repeats` calls, after one that is not counted."""
+    """Return the median CPU seconds of `repeats` calls, after a warm-up call."""
     work()
     return statistics.median(cpu_seconds(work) for _ in range(repeats))

@@ -1,4 +1,4 @@
-"""Measure decoding with the default captioner: captions of natural length, and what packed weights change.
+"""Measure decoding with the default captioner: natural caption lengths, and the effect of packed weights.
 
     python benchmarks/trained_decoding.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k
 
@@ -31,14 +31,14 @@ LENGTHS: dict[str, dict[str, int]] = {"natural": {}, "20 tokens": {"min_new_toke
 
 
 def with_packed_weights(captioner: Any, kind: str) -> Any:
-    """Return a captioner of the same weights that generates with packed copies."""
+    """Return a captioner with the same weights that generates with packed copies."""
     packed = copy.deepcopy(captioner, {id(parameter): parameter for parameter in captioner.parameters()})
     packed.optimize_for_generation(kind)
     return packed
 
 
 def lengths(captioner: Any, regions: list[Any], rounds: int, options: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the rows of both lengths: CPU seconds of an image with the stock method and with ours."""
+    """Measure CPU seconds per image at both caption lengths, by the stock method and this library."""
     decoders = {
         STOCK: with_stock_search(captioner),
         "this library": captioner,
@@ -74,7 +74,7 @@ def lengths(captioner: Any, regions: list[Any], rounds: int, options: dict[str, 
 
 
 def images_of(batch: Any) -> list[Any]:
-    """Return the encoder outputs of each image of a batch."""
+    """Split a batch of encoder outputs into those of single images."""
     sizes = {name: value.split(1) for name, value in batch.items() if isinstance(value, torch.Tensor)}
     assert len(sizes) == len(batch), "encoder outputs are tensors [images, ...]"
     return [type(batch)(**dict(zip(sizes, image, strict=True))) for image in zip(*sizes.values(), strict=True)]
@@ -83,7 +83,7 @@ def images_of(batch: Any) -> list[Any]:
 def packed_weights(
     captioner: Any, processor: Any, regions: list[Any], references: list[list[str]], options: dict[str, int]
 ) -> list[dict[str, Any]]:
-    """Return a row of each kind of packed weights, plain ones first: captions, CIDEr-D, CPU seconds of an image."""
+    """Measure captions, CIDEr-D and CPU seconds per image for each packing, plain weights first."""
     rows, plain = [], []
     for kind in ("plain", *(kind for kind in PACKING if can_pack(kind))):
         model = captioner if kind == "plain" else with_packed_weights(captioner, kind)

@@ -1,4 +1,4 @@
-"""Compare a step of cross-entropy training with a minimal loop over the same model in plain PyTorch.
+"""Compare a cross-entropy training step with a minimal loop over the same model in plain PyTorch.
 
     python benchmarks/training.py --tokenizer gpt2 [--quick] [--output benchmarks/results/training.json]
 
@@ -51,18 +51,18 @@ REGIONS, FEATURES, STEPS = 50, 2048, 12
 
 
 class StepClock(TrainerCallback):
-    """Records the CPU time at the end of every step."""
+    """Trainer callback that records the CPU time at the end of every step."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Record the time."""
+        """Record the CPU time."""
         self.ends.append(time.process_time())
 
 
 def captions_and_regions(images: int, folder: Path) -> Dataset:
-    """Return captions of drawn scenes with random regions, which are stored in a folder."""
+    """Return captions of drawn scenes, and random regions stored in a folder."""
     scenes = load_captions("scenes", num_images={"train": images}, image_size=32, split="train")
     regions = np.random.default_rng(0).random((REGIONS, FEATURES), dtype=np.float32)
     with FeatureStoreWriter(folder, StoreDescription("random", "1", FEATURES, "float16", boxes=False)) as writer:
@@ -72,7 +72,7 @@ def captions_and_regions(images: int, folder: Path) -> Dataset:
 
 
 def captioner(architecture: str, args: argparse.Namespace, rows: Dataset) -> tuple[Any, Any]:
-    """Return a captioner with random weights, of the size of its paper, and its processor."""
+    """Build a captioner with random weights at its paper's size, and its processor."""
     torch.manual_seed(0)
     if architecture == "VisualGPT":
         tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(args.tokenizer))
@@ -93,12 +93,12 @@ def captioner(architecture: str, args: argparse.Namespace, rows: Dataset) -> tup
 
 
 def ids_of(tokenizer: Any) -> dict[str, int]:
-    """Return the special tokens of a configuration."""
+    """Return the special token ids of a configuration."""
     return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def seconds_by_trainer(trainer: CaptioningTrainer) -> float:
-    """Return the CPU seconds of a step of the trainer."""
+    """Measure the CPU seconds of the trainer's steps."""
     clock = StepClock()
     trainer.add_callback(clock)
     trainer.train()
@@ -107,7 +107,7 @@ def seconds_by_trainer(trainer: CaptioningTrainer) -> float:
 
 
 def seconds_by_loop(model: Any, batches: list[dict[str, torch.Tensor]], learning_rate: float) -> float:
-    """Return the CPU seconds of a step of the minimal loop."""
+    """Measure the CPU seconds of the minimal loop's steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
     model.train()
     ends = []
@@ -125,7 +125,7 @@ def seconds_by_loop(model: Any, batches: list[dict[str, torch.Tensor]], learning
 
 
 def compare(architecture: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the row of an architecture."""
+    """Measure an architecture by both; return a table row."""
     figures: dict[str, list[float]] = {"trainer": [], "loop": []}
     with tempfile.TemporaryDirectory() as folder:
         rows = captions_and_regions(args.batch_size * STEPS, Path(folder, "store"))
@@ -152,7 +152,7 @@ def compare(architecture: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory_of_loss(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak memory in bytes of the loss and its gradient, with the vocabulary in pieces and in one."""
+    """Return the peak memory in bytes of the loss and its gradient, with the logits in pieces and at once."""
     with tempfile.TemporaryDirectory() as folder:
         rows = captions_and_regions(1, Path(folder, "store"))
         model = captioner("VisualGPT", args, rows)[0].train()
@@ -169,7 +169,7 @@ def memory_of_loss(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write the results."""
+    """Measure all architectures, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="gpt2", help="name or directory of the tokenizer of GPT-2")
     parser.add_argument("--quick", action="store_true", help="a smaller VisualGPT")

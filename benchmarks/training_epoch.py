@@ -1,4 +1,4 @@
-"""Measure what an epoch of cross-entropy training spends its time on, apart from decoding.
+"""Measure the time of the parts of a cross-entropy training epoch, apart from decoding.
 
     python benchmarks/training_epoch.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k \
         --vision_model MOBILENETV2 --tokenizer gpt2 [--output benchmarks/results/training_epoch.json]
@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Parts:
-    """CPU seconds of the parts of an epoch. Inside a part, another one that begins takes over until it ends."""
+    """Timer of CPU seconds by part of an epoch. A part that begins inside another one interrupts it."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
@@ -47,14 +47,14 @@ class Parts:
         self.since = time.process_time()
 
     def switch(self) -> None:
-        """Add the time since the last change to the active part."""
+        """Add the time since the last switch to the active part."""
         now = time.process_time()
         self.seconds[self.active[-1]] += now - self.since
         self.since = now
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count the time inside as that of a part."""
+        """Context that counts its time for a part."""
         self.switch()
         self.active.append(name)
         try:
@@ -64,7 +64,7 @@ class Parts:
             self.active.pop()
 
     def counted(self, stack: ExitStack, owner: Any, method: str, name: str) -> None:
-        """Count the calls of a function as a part, until the stack is closed."""
+        """Replace a function by one that counts its time for a part, until the stack is closed."""
         function = getattr(owner, method)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class Parts:
 
 
 def start(name: str, args: argparse.Namespace, rows: Dataset, folder: Path) -> tuple[Any, Any]:
-    """Return a captioner and its processor as the recipe on Flickr8k begins; a language model has random weights."""
+    """Build a captioner and its processor as the Flickr8k recipe does; a language model has random weights."""
     torch.manual_seed(0)
     common: dict[str, Any] = {"vision_model": args.vision_model, "image_size": 288}
     if name == "VisualGPT":
@@ -91,7 +91,7 @@ def start(name: str, args: argparse.Namespace, rows: Dataset, folder: Path) -> t
 
 
 def epoch(name: str, args: argparse.Namespace, rows: dict[str, Dataset]) -> dict[str, Any]:
-    """Return the CPU seconds of the parts of an epoch, its steps, and the seconds of the features before it."""
+    """Train one epoch; return CPU seconds of its parts, number of steps, and seconds of feature extraction."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         model, processor = start(name, args, rows["train"], Path(temporary, "language_model"))
         arguments = CaptioningTrainingArguments(
@@ -129,7 +129,7 @@ def epoch(name: str, args: argparse.Namespace, rows: dict[str, Dataset]) -> dict
 
 
 def main() -> None:
-    """Measure, print and write the results."""
+    """Measure all captioners, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", required=True, help="folder of Flickr8k")
     parser.add_argument("--vision_model", required=True, help="name or directory of a MobileNetV2")

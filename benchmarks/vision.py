@@ -1,4 +1,4 @@
-"""Measure the CPU time of a vision model: batches whole or in pieces, batch norms merged, memory kept or given back.
+"""Measure the CPU time of a vision model: whole or split batches, merged batch norms, freed memory kept or given back.
 
     python benchmarks/vision.py --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf
 
@@ -52,7 +52,7 @@ def measure(vision_model: str, batch: int, size: int, repeats: int, at_once: str
 
 
 def main() -> None:
-    """Measure every row in processes of its own, and write the medians."""
+    """Measure every setting in processes of its own, and write the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vision_model", required=True)
     parser.add_argument("--batch", type=int, default=16)

@@ -109,7 +109,7 @@ captioner is set; for greedy search, calibrate with `--num_beams 1`.
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Format the whole page."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     own = results["captioners"][DEFAULT]
     lines = [
@@ -132,12 +132,12 @@ def page() -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a paragraph in lines."""
+    """Wrap a paragraph into lines."""
     return textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def targets(own: Mapping[str, Any]) -> list[str]:
-    """Return the table of what was aimed at and what was measured."""
+    """Format the table of targets and measurements."""
     search, samples = own["kinds"]["beams"], own["kinds"]["beams_and_samples"]
     sure, plain = own["prefer_sure"]["search"], own["plain"]
     gain, share = sure["gain_of_support"], sure["share_of_cider_d"]
@@ -171,7 +171,7 @@ def targets(own: Mapping[str, Any]) -> list[str]:
 
 
 def kinds(own: Mapping[str, Any]) -> list[str]:
-    """Return the table of the kinds of evidence."""
+    """Format the table of kinds of evidence."""
     lines = [
         "| evidence | AUROC of words | calibration error of words | AUROC of captions | surest half |",
         "|---|---|---|---|---|",
@@ -181,7 +181,7 @@ def kinds(own: Mapping[str, Any]) -> list[str]:
 
 
 def others(captioners: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the table of other captioners by the same commands."""
+    """Format the table of other captioners measured by the same commands."""
     names = [name for name in captioners if name != DEFAULT]
     if not names:
         return []
@@ -202,7 +202,7 @@ def others(captioners: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def corrections() -> list[str]:
-    """Return the section on corrections that begin with the most doubtful captions, if they were measured."""
+    """Format the section on corrections of the least confident captions; [] if they were not measured."""
     if not CORRECTIONS.is_file():
         return []
     results = json.loads(CORRECTIONS.read_text(encoding="utf-8"))
@@ -231,28 +231,28 @@ def corrections() -> list[str]:
 
 
 def row(name: str, figures: Mapping[str, Any]) -> str:
-    """Return a row with the figures of one kind of evidence."""
+    """Format a table row with the measurements of one kind of evidence."""
     keys = ("auroc_words", "calibration_error_words", "auroc_captions", "surest_half")
     return f"| {name} | {' | '.join(measured(figures, key) for key in keys)} |"
 
 
 def measured(figures: Mapping[str, Any], key: str) -> str:
-    """Return a figure with its interval."""
+    """Format a measurement with its interval."""
     return interval(figures[key]["value"], *figures[key]["interval"])
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """Return a figure with the bounds of its interval."""
+    """Format a measurement with the bounds of its interval."""
     return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def spread(values: list[float]) -> str:
-    """Return mean and standard deviation."""
+    """Format mean and standard deviation."""
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def figure() -> str:
-    """Return the figure of the default captioner."""
+    """Return the calibration figure of the default captioner as SVG."""
     own = json.loads(RESULTS.read_text(encoding="utf-8"))["captioners"][DEFAULT]
     return calibration_figure(own["kinds"]["beams"], f"Default captioner, {own['images']} photographs of Flickr8k")
 

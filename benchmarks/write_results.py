@@ -17,7 +17,7 @@ TITLES = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider_d": "CIDEr-D"}
 
 
 def flickr8k(figures: dict) -> list[str]:
-    """Return the section on a captioner of photographs."""
+    """Format the section on a captioner of photographs."""
     name, runs = figures["model"], figures.get("runs", [figures])
     ratio = figures["cider_d"] / figures["cider_d_shuffled"]
     metrics = [metric for metric in ("bleu_1", "bleu_4", "cider_d") if metric in figures]
@@ -54,7 +54,7 @@ def flickr8k(figures: dict) -> list[str]:
 
 
 def trainings(figures: dict, runs: list[dict]) -> list[str]:
-    """Return the sentences on the length of the trainings and on the weights that are scored."""
+    """Format the sentences on the length of trainings and on the scored weights."""
     training = runs[0]["training"]
     minutes = statistics.fmean(run["training"]["seconds"] for run in runs) / 60
     if "best_epoch" in training:
@@ -73,7 +73,7 @@ def trainings(figures: dict, runs: list[dict]) -> list[str]:
 
 
 def default_captioner(figures: dict) -> list[str]:
-    """Return the section on the default captioner."""
+    """Format the section on the default captioner."""
     stored, trained = figures["stored"], figures["trained"]
     share = stored["cider_d_shuffled"] / stored["cider_d"]
     return [
@@ -103,7 +103,7 @@ def default_captioner(figures: dict) -> list[str]:
 
 
 def beside_published(figures: dict) -> list[str]:
-    """Return a table with the row of the paper, or nothing if the result has none."""
+    """Format a table with the published row; [] if the result has none."""
     published = figures.get("published")
     if not published:
         return []
@@ -121,7 +121,7 @@ def beside_published(figures: dict) -> list[str]:
 
 
 def self_critical(figures: dict) -> list[str]:
-    """Return the section on the effect of self-critical training."""
+    """Format the section on the effect of self-critical training."""
     lines = [
         "## Effect of self-critical training",
         "",
@@ -154,7 +154,7 @@ def self_critical(figures: dict) -> list[str]:
 
 
 def self_retrieval(figures: dict) -> list[str]:
-    """Return the section on the reward `self_retrieval`."""
+    """Format the section on the reward `self_retrieval`."""
     setting = figures["setting"]
     lines = [
         "## Effect of the reward `self_retrieval`",
@@ -197,7 +197,7 @@ def self_retrieval(figures: dict) -> list[str]:
 
 
 def low_data(figures: dict) -> list[str]:
-    """Return the section on training with few pairs."""
+    """Format the section on training with few pairs."""
     lines = [
         "## Low data: VisualGPT on shares of Flickr8k",
         "",
@@ -230,12 +230,12 @@ def low_data(figures: dict) -> list[str]:
 
 
 def by_regime(run: dict) -> float:
-    """Return the sort key of a run: its share of the pairs."""
+    """Return the sort key of a run: its share of the training pairs."""
     return float(run["regime"].rstrip("%"))
 
 
 def detector(figures: dict) -> list[str]:
-    """Return the section on the share of a detector in captioning."""
+    """Format the section on the detector's share of captioning time."""
     setting = figures["setting"]
     return [
         "## The detector's share of captioning",
@@ -255,7 +255,7 @@ def detector(figures: dict) -> list[str]:
 
 
 def regions(figures: dict) -> list[str]:
-    """Return the section on a detector's regions beside the grid of its backbone."""
+    """Format the section on a detector's regions and the grid of its backbone."""
     found = figures["detector"]
     titles = {"regions": "regions of the detector", "grid": "grid of its backbone"}
     return [
@@ -282,7 +282,7 @@ def regions(figures: dict) -> list[str]:
 
 
 def zodiac_pools(figures: dict) -> list[str]:
-    """Return the section on the pools of ZoDIAC's intensities."""
+    """Format the section on the pools of ZoDIAC's intensities."""
     setting, runs = figures["setting"], figures["runs"]
     pairs = list(dict.fromkeys((run["trained"], run["read"]) for run in runs))
     seeds = len({run["seed"] for run in runs})
@@ -334,7 +334,7 @@ def zodiac_pools(figures: dict) -> list[str]:
 
 
 def attributes(figures: dict) -> list[str]:
-    """Return the section on an attribute detector and the captioners that read its words."""
+    """Format the section on an attribute detector and captioners that read its words."""
     detected, captioners = figures["detector"], figures["captioners"]
     ratio = detected["mean_average_precision"] / detected["mean_average_precision_shuffled"]
     minutes = {name: f"{training['seconds'] / 60:.0f}" for name, training in figures["training"].items()}
@@ -378,7 +378,7 @@ def attributes(figures: dict) -> list[str]:
 
 
 def correction_loop(figures: dict) -> list[str]:
-    """Return the section on training a captioner further on a few photographs."""
+    """Format the section on fine-tuning a captioner on a few photographs."""
     runs = figures["runs"]
     table = []
     for images, captions in sorted({(run["images"], run["captions"]) for run in runs}):
@@ -411,7 +411,7 @@ def correction_loop(figures: dict) -> list[str]:
 
 
 def memorization(figures: dict) -> list[str]:
-    """Return the section on captioners that learn few photographs."""
+    """Format the section on captioners that memorise few photographs."""
     count = next(iter(figures["runs"].values()))["images"]
     lines = [
         "## Every architecture learns",
@@ -433,7 +433,7 @@ def memorization(figures: dict) -> list[str]:
 
 
 def relevance_on_objects(runs: dict) -> list[str]:
-    """Return the table of relevance beside attention; nothing where it was not measured."""
+    """Format the table of relevance and attention; [] if relevance was not measured."""
     both = {name: run for name, run in runs.items() if "relevance" in run}
     if not both:
         return []
@@ -474,7 +474,7 @@ def relevance_on_objects(runs: dict) -> list[str]:
 
 
 def attention_on_objects(figures: dict) -> list[str]:
-    """Return the section on attention and the positions of drawn objects."""
+    """Format the section on attention and the positions of drawn objects."""
     runs = figures["runs"]
     first = next(iter(runs.values()))
     beats = [name for name, run in runs.items() if run["times_even_interval"][0] > 1]
@@ -562,7 +562,7 @@ SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
 
 
 def written_sections(changes: Sequence[dict], results: Path = RESULTS) -> dict[str, list[str]]:
-    """Return the lines of the sections by the names of their result files.
+    """Return the lines of all sections, by the names of their result files.
 
     Args:
         changes: the changes of the code that invalidate results, see `known_changes`.
@@ -579,7 +579,7 @@ def written_sections(changes: Sequence[dict], results: Path = RESULTS) -> dict[s
 
 
 def page(changes: Sequence[dict] | None = None) -> str:
-    """Return the whole page.
+    """Format the whole page.
 
     Args:
         changes: default: those of `known_changes.json`.

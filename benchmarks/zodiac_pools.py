@@ -1,4 +1,4 @@
-"""Measure what the default pool of ZoDIAC's intensities changes against that of the released code, on drawn scenes.
+"""Compare ZoDIAC's default pool of intensities with that of the released code, on drawn scenes.
 
     python benchmarks/zodiac_pools.py --vision_model MOBILENETV2 [--output benchmarks/results/zodiac_pools.json]
 
@@ -39,7 +39,7 @@ SIZES = {
 
 
 def train(args: argparse.Namespace, images: DatasetDict, pool: str, seed: int, folder: Path) -> None:
-    """Train a captioner and save it, unless it is there."""
+    """Train a captioner and save it, unless it exists."""
     if (folder / "model.safetensors").is_file():
         return
     torch.manual_seed(seed)
@@ -71,20 +71,20 @@ def train(args: argparse.Namespace, images: DatasetDict, pool: str, seed: int, f
 
 
 def load(folder: Path, pool: str) -> tuple[Any, Any]:
-    """Load a captioner and read its weights with a pool."""
+    """Load a captioner from a folder, and set its pool of intensities."""
     model, processor = start_captioner(ModelArguments(model=str(folder), model_config=[f"intensity_pool={pool}"]))
     return model.eval(), processor
 
 
 def batches(rows: dict[str, Tensor], size: int) -> Iterator[dict[str, Tensor]]:
-    """Cut tensors into batches."""
+    """Split tensors into batches."""
     count = len(rows["region_features"])
     for first in range(0, count, size):
         yield {name: value[first : first + size] for name, value in rows.items()}
 
 
 def caption(model: Any, processor: Any, regions: dict[str, Tensor], size: int) -> list[str]:
-    """Caption images in batches of a size."""
+    """Caption images in batches of this size."""
     captions: list[str] = []
     for batch in batches(regions, size):
         sequences = model.generate(**batch, num_beams=BEAMS, max_new_tokens=TOKENS)
@@ -93,7 +93,7 @@ def caption(model: Any, processor: Any, regions: dict[str, Tensor], size: int) -
 
 
 def logprobs(model: Any, regions: dict[str, Tensor], labels: Tensor) -> Tensor:
-    """Return log-probabilities of labels `[B, T]`, read at once; 0 at padding."""
+    """Return log-probabilities of labels `[B, T]`, read in one pass; 0 at padding."""
     start = model.prepare_decoder_input_ids_from_labels(labels)
     logits = model(**regions, decoder_input_ids=start).logits.log_softmax(-1)
     chosen = logits.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
@@ -101,7 +101,7 @@ def logprobs(model: Any, regions: dict[str, Tensor], labels: Tensor) -> Tensor:
 
 
 def batch_difference(model: Any, processor: Any, regions: dict[str, Tensor], rows: Dataset) -> list[float]:
-    """Return differences of log-probabilities of the words of references, in a batch and alone, without padding."""
+    """Return differences between log-probabilities of reference words in a batch and alone, without padding."""
     texts = [captions[0] for captions in rows["captions"]]
     found: list[float] = []
     for number, batch in enumerate(batches(regions, BATCH)):
@@ -116,7 +116,7 @@ def batch_difference(model: Any, processor: Any, regions: dict[str, Tensor], row
 
 
 def step_difference(model: Any, regions: dict[str, Tensor]) -> list[float]:
-    """Return differences of log-probabilities of greedy captions, word after word and read at once."""
+    """Return differences between log-probabilities of greedy captions in decoding steps and in one pass."""
     found: list[float] = []
     for batch in batches(regions, BATCH):
         out = model.generate(
@@ -133,7 +133,7 @@ def step_difference(model: Any, regions: dict[str, Tensor]) -> list[float]:
 
 @torch.no_grad()
 def measure(folder: Path, pool: str, rows: Dataset) -> dict[str, float]:
-    """Return all figures of a captioner that is read with a pool."""
+    """Return all measurements of a captioner loaded with a pool."""
     model, processor = load(folder, pool)
     pixels = processor(images=list(rows["image"]), return_tensors="pt")["pixel_values"]
     found = model.get_region_features(pixels)
@@ -159,7 +159,7 @@ def measure(folder: Path, pool: str, rows: Dataset) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train all captioners and write their figures."""
+    """Train all captioners, and write their measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vision_model", required=True, help="a MobileNetV2, as a local folder or a name")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

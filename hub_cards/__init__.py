@@ -1,1 +1,1 @@
-"""Templates of model cards and Spaces, the handler of Inference Endpoints and the demo page."""
+"""Templates of model cards and Spaces, request handler of Inference Endpoints, and the demo page."""

@@ -27,7 +27,7 @@ PARAMETERS = (
 
 
 class EndpointHandler:
-    """Request handler, created once when the endpoint starts.
+    """Request handler of an Inference Endpoint, created once when the endpoint starts.
 
     Args:
         path: directory of the captioner.
@@ -37,7 +37,7 @@ class EndpointHandler:
         self.captioner: Any = pipeline(model=path, trust_remote_code=True)
 
     def __call__(self, data: dict[str, Any]) -> list[Any]:
-        """Caption one image or several; several are captioned in batches.
+        """Caption the image or images of a request, in batches.
 
         Args:
             data: `inputs` is an image (a request body of type `image/...`), its bytes as base64 text, or a list of
@@ -64,7 +64,7 @@ class EndpointHandler:
         return records
 
     def caption(self, images: list[Any], parameters: dict[str, Any]) -> list[list[dict[str, Any]]]:
-        """Return the records of each image of a batch, or the reason why it cannot be read."""
+        """Caption a batch of images: a list of records for each, or an error message if it cannot be read."""
         prepared, records = {}, {}
         for place, image in enumerate(images):
             try:
@@ -78,7 +78,7 @@ class EndpointHandler:
 
 
 def as_image(item: Any) -> Any:
-    """Decode base64 text; return an image unchanged.
+    """Decode an image from base64 text; an image object is returned as it is.
 
     URLs and paths are refused: a server that fetches URLs of its clients exposes its internal network.
 

@@ -65,5 +65,5 @@ class AoANetConfig(RefiningLSTMConfig):
 
     @property
     def attended_size(self) -> int:
-        """Width of the vectors that the decoder's attention returns."""
+        """Width of the attended vectors that the decoder's attention returns."""
         return self.hidden_size * (self.head_scale if self.attention_type == "dot" else 1)

@@ -1,4 +1,4 @@
-"""Base configurations of captioners with the attention LSTM of AoANet."""
+"""Base configurations of captioners whose decoder is the attention LSTM of AoANet."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -9,7 +9,7 @@ from .configuration_captioning import CaptioningConfig, Integers, positive, rate
 
 
 class AttentionLSTMConfig(CaptioningConfig):
-    """Fields that captioners with the attention LSTM of AoANet share: its widths, its inputs and dropouts.
+    """Base configuration of captioners with the attention LSTM of AoANet: widths, inputs and dropout rates.
 
     Args:
         embedding_size (`int`, defaults to 1024): E, width of the word embeddings.
@@ -47,7 +47,7 @@ class AttentionLSTMConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def validate_tied_widths(self) -> None:
-        """Check that tied matrices have one width."""
+        """Check that states are as wide as word embeddings if the output layer is tied to these."""
         if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
             raise ValueError(
                 "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
@@ -56,12 +56,12 @@ class AttentionLSTMConfig(CaptioningConfig):
 
     @property
     def required_vectors(self) -> dict[str, int]:
-        """`global_features`, if the vector of the image is given."""
+        """Width of `global_features`, which callers must pass if `global_vector` is "given"."""
         return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}
 
 
 class RefiningLSTMConfig(AttentionLSTMConfig):
-    """Fields that AoANet and ZoDIAC in AoANet share: the refining encoder, and the context of the decoder.
+    """Base configuration of AoANet and ZoDIAC in AoANet: the refining encoder, and the decoder's context.
 
     Args:
         head_scale (`int`, defaults to 1): factor of the width of queries, keys and values.
@@ -92,7 +92,7 @@ class RefiningLSTMConfig(AttentionLSTMConfig):
     residual_dropout: float | int = rate(default=0.1)
 
     def validate_refiner_and_heads(self) -> None:
-        """Check that there are refining layers, and that the heads divide the width."""
+        """Check that the encoder has refining layers, and that the number of heads divides the width."""
         if self.refiner != "none" and self.refiner_layers < 1:
             raise ValueError(f"`refiner_layers` is {self.refiner_layers}, expected at least 1.")
         width = self.hidden_size * self.head_scale

@@ -39,12 +39,12 @@ class AttributeDetectorConfig(CaptioningConfig):
     use_cache: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Make lists of words and sizes."""
+        """Convert `words` and `hidden_sizes` to lists, which JSON can store."""
         self.words, self.hidden_sizes = list(self.words), list(self.hidden_sizes)
         super().__post_init__(**kwargs)
 
     def validate_words_and_sizes(self) -> None:
-        """Check that the sizes are positive, and that the words are different ones."""
+        """Check that layer widths are positive, and that no word occurs twice."""
         if any(size < 1 for size in self.hidden_sizes):
             raise ValueError(f"`hidden_sizes` is {self.hidden_sizes}, expected positive integers.")
         wrong = [word for word in self.words if not word.strip()]

@@ -30,7 +30,7 @@ MAX_REGIONS = 50
 
 
 def queries_field(config: Any) -> str:
-    """Return the field of a detector's configuration that has its number of queries."""
+    """Return the name of the configuration field that holds a detector's number of queries."""
     field = DETECTORS[config.model_type]
     return "two_stage_num_proposals" if getattr(config, "two_stage", False) else field
 
@@ -42,7 +42,7 @@ def require_choice(field: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 
 def within(low: float, high: float = inf, *, high_open: bool = False) -> Callable[..., Any]:
-    """Return a function that declares a field with a number in an interval: `within(0, 1)(default=0.5)`.
+    """Return a function that declares a configuration field for numbers in an interval: `within(0, 1)(default=0.5)`.
 
     This is `interval` of transformers for fields that may also be None, with the interval as in `[0, 1)` in messages.
 
@@ -66,14 +66,14 @@ positive = within(1)
 
 @as_validated_field
 def grid_sizes(value: int | Integers | None) -> None:
-    """Declare a field with None, a positive integer or a list of different ones."""
+    """Declare a configuration field for grid sizes: None, a positive integer, or a list of different ones."""
     sizes = value if isinstance(value, (list, tuple)) else [1 if value is None else value]
     if not sizes or any(type(size) is not int or size < 1 for size in sizes) or len(set(sizes)) != len(sizes):
         raise ValueError("expected a number of cells per side (7), several different ones ([1, 2, 4]) or None.")
 
 
 def check_field(config_class: type[PreTrainedConfig], name: str, value: Any) -> None:
-    """Check a value by the declaration of a field, as `@strict` of huggingface_hub does.
+    """Check a new value of a configuration field by the field's type, choices and range.
 
     Args:
         config_class: the configuration.
@@ -101,7 +101,7 @@ def check_field(config_class: type[PreTrainedConfig], name: str, value: Any) -> 
 
 
 def strict(config_class: type[T]) -> type[T]:
-    """Make a configuration strict as `@strict` of huggingface_hub does, with a `ValueError` for each of its errors.
+    """Class decorator like `@strict` of huggingface_hub that raises a `ValueError` for every wrong field.
 
     Fields are checked whenever they are set, see `check_field`; methods `validate_*` check what depends on several
     fields, after `__post_init__` and in `validate()`.
@@ -122,7 +122,7 @@ def strict(config_class: type[T]) -> type[T]:
 
 
 def require_levels(levels: Sequence[int], encoder_layers: int) -> None:
-    """Raise a `ValueError` unless `cross_levels` are levels (0-based) of an encoder with this number of layers."""
+    """Raise a `ValueError` unless `cross_levels` number existing encoder layers, from 0."""
     if not levels or not all(0 <= level < encoder_layers for level in levels):
         raise ValueError(
             f"`cross_levels` is {levels}, expected levels between 0 and {encoder_layers - 1}: "
@@ -276,29 +276,30 @@ class CaptioningConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make every subclass strict, see `strict`."""
+        """Make every subclass check its fields, see `strict`."""
         super().__init_subclass__(**kwargs)
         strict(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Check the value of a field, and set it."""
+        """Check a value, and set the field to it."""
         check_field(type(self), self.attribute_map.get(name, name), value)
         super().__setattr__(name, value)
 
     @property
     def has_detector(self) -> bool:
-        """Whether the regions of images are queries of a detector."""
+        """True if the regions of an image are queries of a detector."""
         return self.vision_config is not None and self.vision_config.model_type in DETECTORS
 
     def validate_regions(self) -> None:
-        """Check the fields that choose among the queries of a detector."""
+        """Check the fields that select queries of a detector as regions."""
         names = ("vision_max_regions", "vision_min_regions", "vision_score_threshold", "vision_nms_threshold")
         if not self.has_detector:
-            given = [name for name in names if getattr(self, name) != getattr(CaptioningConfig, name)]
-            if given and self.vision_config is not None:
+            changed = [name for name in names if getattr(self, name) != getattr(CaptioningConfig, name)]
+            if changed and self.vision_config is not None:
                 raise ValueError(
-                    f"`{given[0]}` is {getattr(self, given[0])}, and a {self.vision_config.model_type!r} vision model "
-                    f"has no queries to choose from. Leave it out, or pass a detector: {', '.join(DETECTORS)}."
+                    f"`{changed[0]}` is {getattr(self, changed[0])}, and a {self.vision_config.model_type!r} vision "
+                    "model has no queries to choose from. Leave it out, or pass a detector: "
+                    f"{', '.join(DETECTORS)}."
                 )
             return
         field = queries_field(self.vision_config)
@@ -322,12 +323,12 @@ class CaptioningConfig(PreTrainedConfig):
 
     @property
     def needs_region_boxes(self) -> str | None:
-        """The reason why this configuration needs boxes, for messages; None if the captioner also works without."""
+        """Reason why this configuration needs region boxes, for messages; None if they are optional."""
         return None
 
     @property
     def required_vectors(self) -> dict[str, int]:
-        """Widths of the declared inputs of the layout `"vector"` without which this captioner cannot run, by name."""
+        """Widths of the vectors of an image that callers must pass, by input name (layout `"vector"`)."""
         return {}
 
     @classmethod
@@ -337,10 +338,10 @@ class CaptioningConfig(PreTrainedConfig):
         Raises:
             ValueError: if `config_dict` has a different `model_type`.
         """
-        found = config_dict.get("model_type")
-        if found is not None and cls.model_type and found != cls.model_type:
+        model_type = config_dict.get("model_type")
+        if model_type is not None and cls.model_type and model_type != cls.model_type:
             raise ValueError(
-                f"This is the configuration of a {found!r} model, expected {cls.model_type!r}. "
+                f"This is the configuration of a {model_type!r} model, expected {cls.model_type!r}. "
                 f"Use `AutoConfig.from_pretrained(...)` to load it by its own type."
             )
         return super().from_dict(config_dict, **kwargs)

@@ -102,25 +102,25 @@ class ETAConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build the detector's configuration."""
+        """Build the configurations of the vision model and the attribute detector."""
         if isinstance(self.detector_config, dict):
             fields = {name: value for name, value in self.detector_config.items() if name != "model_type"}
             self.detector_config = AttributeDetectorConfig(**fields)
         super().__post_init__(**kwargs)
 
     def validate_heads(self) -> None:
-        """Check that the heads divide the width."""
+        """Check that the number of attention heads divides the width."""
         require_equal_heads(self.hidden_size, self.num_attention_heads)
 
     def validate_attribute_tokens(self) -> None:
-        """Raise a `ValueError` unless every word of the detector has a token of the vocabulary, or -1."""
+        """Raise a `ValueError` unless each word of the attribute detector has a token id of the vocabulary, or -1."""
         if self.detector_config is None:
             return
         words, tokens = self.detector_config.words, self.attribute_token_ids
         if tokens is None or len(tokens) != len(words):
-            found = "None" if tokens is None else f"{len(tokens)} entries"
+            seen = "None" if tokens is None else f"{len(tokens)} entries"
             raise ValueError(
-                f"`attribute_token_ids` is {found}, expected one token for each of the detector's {len(words)} words. "
+                f"`attribute_token_ids` is {seen}, expected one token for each of the detector's {len(words)} words. "
                 "Build the captioner with `from_pretrained_parts(attribute_detector=..., tokenizer=...)`."
             )
         wrong = [token for token in tokens if not -1 <= token < self.vocab_size]
@@ -132,10 +132,10 @@ class ETAConfig(CaptioningConfig):
 
     @property
     def reads_regions(self) -> bool:
-        """Whether the decoder attends to regions."""
+        """True if the decoder attends to regions."""
         return self.fusion != "semantic_only"
 
     @property
     def reads_attributes(self) -> bool:
-        """Whether the decoder attends to attributes."""
+        """True if the decoder attends to attributes."""
         return self.fusion != "visual_only"

@@ -8,7 +8,7 @@ from .configuration_captioning import CaptioningConfig, Integers, build_sub_conf
 
 
 class GPT2CaptioningConfig(CaptioningConfig):
-    """Fields that captioners with a GPT-2 decoder share: the language model, the region encoder and dropouts.
+    """Base configuration of captioners with a GPT-2 decoder: language model, region encoder and dropout rates.
 
     Args:
         text_config (`GPT2Config` or `dict`, *optional*): the language model; the decoder takes its widths, depth,
@@ -48,7 +48,7 @@ class GPT2CaptioningConfig(CaptioningConfig):
     pad_token_id: int | None = 50256
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build the language model's configuration, and resolve heads and levels."""
+        """Build the language model's configuration; resolve the encoder's heads and `cross_levels`."""
         # GPT2Config has ids of its own; those of the captioner hold for both, unless `text_config` gives others.
         special = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         if self.text_config is None:
@@ -67,7 +67,7 @@ class GPT2CaptioningConfig(CaptioningConfig):
             )
 
     def validate_levels_and_heads(self) -> None:
-        """Check the levels that the decoder reads, and that the heads divide the width."""
+        """Check `cross_levels`, and that the number of heads divides the width."""
         require_levels(self.cross_levels, self.encoder_layers)
         if len(self.cross_levels) > 1 and not self.reads_all_levels:
             raise ValueError(f"The decoder reads one level, got `cross_levels={self.cross_levels}`.")
@@ -79,12 +79,12 @@ class GPT2CaptioningConfig(CaptioningConfig):
 
     @property
     def reads_all_levels(self) -> bool:
-        """Whether the decoder can read several encoder levels; it then reads all by default."""
+        """True if the decoder can read several encoder levels; it then reads all by default."""
         return False
 
     @property
     def hidden_size(self) -> int:
-        """D, width of the decoder's stream and of the region encoder."""
+        """D, width of the decoder's hidden states and of the region encoder."""
         return self.text_config.hidden_size
 
     @property
@@ -98,7 +98,7 @@ class GPT2CaptioningConfig(CaptioningConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """H of the decoder."""
+        """H, number of attention heads of the decoder."""
         return self.text_config.num_attention_heads
 
     @property

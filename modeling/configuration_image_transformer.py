@@ -20,7 +20,7 @@ RELATION_NUMBERS = {CHILD: 1, NEIGHBOUR: 2, PARENT: 3}
 
 
 class ImageTransformerConfig(AttentionLSTMConfig):
-    """Configuration of Image Transformer: a graph of boxes in the encoder, parallel attentions in the decoder.
+    """Configuration of Image Transformer: a graph of region boxes in the encoder, parallel attentions in the decoder.
 
     | model | fields |
     |---|---|
@@ -108,7 +108,7 @@ class ImageTransformerConfig(AttentionLSTMConfig):
     vision_grid_size: int | Integers | None = grid_sizes(default=(1, 2, 4))
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Resolve the lists."""
+        """Resolve the defaults of `vision_grid_size`, `spatial_layers` and `spatial_relations`."""
         if isinstance(self.vision_grid_size, tuple):  # the default: cells where there are no objects
             self.vision_config = build_sub_config(self.vision_config)
             self.vision_grid_size = None if self.has_detector else list(self.vision_grid_size)
@@ -121,7 +121,7 @@ class ImageTransformerConfig(AttentionLSTMConfig):
         self.spatial_relations = [name for name in RELATION_NUMBERS if name in relations]
 
     def validate_graph_and_heads(self) -> None:
-        """Check the layers and relations of the graph, and that the heads divide the width."""
+        """Check `spatial_layers` and `spatial_relations`, and that the number of heads divides the width."""
         if self.hidden_size % self.num_heads:
             raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
         outside = [layer for layer in self.spatial_layers if not 0 <= layer < self.encoder_layers]
@@ -137,12 +137,12 @@ class ImageTransformerConfig(AttentionLSTMConfig):
 
     @property
     def reads_relations(self) -> bool:
-        """Whether any encoder layer reads the relations between regions."""
+        """True if any encoder layer reads the spatial relations between regions."""
         return bool(self.spatial_layers) and self.relation_weights != "mean"
 
     @property
     def relation_numbers(self) -> dict[str, list[int]]:
-        """The numbers in `region_relations` that each sub-transformer of the encoder reads, by its relation."""
+        """Values of `region_relations` that each sub-transformer of the encoder reads, by the name of its relation."""
         missing = [number for name, number in RELATION_NUMBERS.items() if name not in self.spatial_relations]
         return {
             name: [RELATION_NUMBERS[name], *(missing if name == NEIGHBOUR else ())] for name in self.spatial_relations
@@ -150,10 +150,10 @@ class ImageTransformerConfig(AttentionLSTMConfig):
 
     @property
     def parent_number(self) -> int:
-        """The number in `region_relations` of a parent."""
+        """Value of `region_relations` for a parent region."""
         return RELATION_NUMBERS[PARENT]
 
     @property
     def needs_region_boxes(self) -> str | None:
-        """The graph is made of boxes, unless relations are given."""
+        """Reason why the encoder needs region boxes: its graph; None if no layer reads relations."""
         return "Image Transformer makes its graph of the boxes of the regions" if self.reads_relations else None

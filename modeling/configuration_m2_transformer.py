@@ -83,7 +83,7 @@ class M2TransformerConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Resolve the levels."""
+        """Resolve the default of `cross_levels` by `fusion`."""
         super().__post_init__(**kwargs)
         if self.cross_levels is None:
             self.cross_levels = {
@@ -93,7 +93,7 @@ class M2TransformerConfig(CaptioningConfig):
             }[self.fusion]
 
     def validate_levels_and_heads(self) -> None:
-        """Check the levels that the decoder reads, and that the heads divide the width."""
+        """Check `cross_levels`, and that the number of heads divides the width."""
         require_equal_heads(self.hidden_size, self.num_attention_heads, (self.key_dim, self.value_dim))
         assert self.cross_levels is not None
         require_levels(self.cross_levels, self.encoder_layers)
@@ -105,10 +105,10 @@ class M2TransformerConfig(CaptioningConfig):
 
     @property
     def encoder_dropout(self) -> float:
-        """Rate of the region encoder."""
+        """Dropout rate of the region encoder."""
         return self.dropout
 
     def levels_of_layer(self, index: int) -> Integers:
-        """Return the encoder levels that decoder layer `index` reads."""
+        """Return the numbers of the encoder levels that decoder layer `index` attends to."""
         assert self.cross_levels is not None
         return [self.cross_levels[index]] if self.fusion == "one_to_one" else self.cross_levels

@@ -122,7 +122,7 @@ class ShowAttendTellConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def validate_tied_widths(self) -> None:
-        """Check that tied matrices have one width."""
+        """Check that the output layer is as wide as the word embeddings if their matrices are tied."""
         if self.tie_word_embeddings and self.output_size != self.embedding_size:
             raise ValueError(
                 "`tie_word_embeddings=True` needs an output layer as wide as the word embeddings, got "

@@ -79,10 +79,10 @@ class VisualGPTConfig(GPT2CaptioningConfig):
 
     @property
     def reads_all_levels(self) -> bool:
-        """Whether the fusion mixes several encoder levels."""
+        """True if the fusion mixes several encoder levels."""
         return self.fusion in ("srau", "meshed")
 
     @property
     def needs_region_boxes(self) -> str | None:
-        """The projection of boxes needs them."""
+        """Reason why the encoder needs region boxes: `use_region_boxes`; None if it is False."""
         return "`config.use_region_boxes` is set" if self.use_region_boxes else None

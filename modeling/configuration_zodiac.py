@@ -76,5 +76,5 @@ class ZodiacConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def validate_heads(self) -> None:
-        """Check that the heads divide the width."""
+        """Check that the number of attention heads divides the width."""
         require_equal_heads(self.hidden_size, self.num_attention_heads)

@@ -1,4 +1,4 @@
-"""Decoding of captions without repeating encoder states, beam searches of papers; attention and relevance maps."""
+"""Generation of captions: beam searches of the papers, one encoding per image, attention and relevance maps."""
 
 import copy
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from .search_captioning import (
 
 @dataclass
 class CaptionBeamOutput(GenerateBeamEncoderDecoderOutput):
-    """Output of the caption beam search: that of transformers with the log-probability of every token.
+    """Beam search output of transformers, and the log-probability of every generated token.
 
     Args:
         sequences: `[B * n, prompt + L]`, padded after the end token.
@@ -48,7 +48,7 @@ class CaptionBeamOutput(GenerateBeamEncoderDecoderOutput):
 
 @dataclass
 class CaptionSampleOutput(GenerateEncoderDecoderOutput):
-    """Output of greedy decoding and sampling: that of transformers with the log-probability of every token.
+    """Output of greedy decoding or sampling in transformers, and the log-probability of every generated token.
 
     Args:
         model_logprobs: `[rows, L]`, before temperature and other processing of logits; 0 after the end.
@@ -58,7 +58,7 @@ class CaptionSampleOutput(GenerateEncoderDecoderOutput):
 
 
 def check_search_options(config: Any) -> None:
-    """Raise a `ValueError` if an option of `SEARCH_OPTIONS` has a wrong value or does not go with the others."""
+    """Raise a `ValueError` if an option of `SEARCH_OPTIONS` has a wrong value or excludes another one."""
     require_choice("bookkeeping", config.bookkeeping, tuple(BOOKKEEPINGS))
     require_choice("pool_length_penalty", config.pool_length_penalty, (None, "avg", "wu"))
     if config.bookkeeping != "transformers" and config.do_sample and config.num_beams > 1:
@@ -104,35 +104,38 @@ ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "Sto
 
 
 def only_lower_scores(processors: Any) -> bool:
-    """Whether all processors forbid or lower tokens of a row by what the row holds.
+    """Return True if all logits processors only forbid or lower tokens, by the tokens of the same row.
 
     They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
     """
-    own = (NoEarlyEnd, NoImmediateRepetition, NoBadEndings, TrigramPenalty)
-    return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
+    caption_processors = (NoEarlyEnd, NoImmediateRepetition, NoBadEndings, TrigramPenalty)
+    return all(
+        type(processor) in caption_processors or type(processor).__name__ in FORBIDDING_PROCESSORS
+        for processor in processors
+    )
 
 
 def stop_rows_separately(criteria: Any) -> bool:
-    """Return whether all stopping criteria judge every row alone."""
-    return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
+    """Return True if no stopping criterion compares rows with each other."""
+    return all(type(criterion).__name__ in ROW_CRITERIA for criterion in criteria)
 
 
 def caption_logits_processors(generation_config: Any, prompt_length: int) -> list[LogitsProcessor]:
-    """Return the processors that a generation configuration asks for.
+    """Return the logits processors of captioning papers that a generation configuration switches on.
 
     Args:
         generation_config: read are `no_immediate_repetition`, `bad_ending_ids`, `trigram_penalty` and the end ids.
         prompt_length: length of the rows before the first generated token.
     """
-    found: list[LogitsProcessor] = []
+    processors: list[LogitsProcessor] = []
     if generation_config.no_immediate_repetition:
-        found.append(NoImmediateRepetition(prompt_length))
+        processors.append(NoImmediateRepetition(prompt_length))
     if generation_config.bad_ending_ids:
         ends = generation_config._eos_token_tensor.flatten().tolist()
-        found.append(NoBadEndings(list(generation_config.bad_ending_ids), ends, prompt_length))
+        processors.append(NoBadEndings(list(generation_config.bad_ending_ids), ends, prompt_length))
     if generation_config.trigram_penalty:
-        found.append(TrigramPenalty(generation_config.trigram_penalty, prompt_length))
-    return found
+        processors.append(TrigramPenalty(generation_config.trigram_penalty, prompt_length))
+    return processors
 
 
 class CaptionGenerationMixin(GenerationMixin):
@@ -157,12 +160,12 @@ class CaptionGenerationMixin(GenerationMixin):
     returns_model_logprobs = True
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate as in transformers, with packed weights after `optimize_for_generation`."""
+        """Generate token ids as in transformers; uses packed weights after `optimize_for_generation`."""
         with generating(self):  # type: ignore[arg-type]
             return super().generate(*args, **kwargs)
 
     def optimize_for_generation(self, weights: str = "float32", drop_plain: bool = False) -> None:
-        """Let `generate()` on a CPU compute linear layers with copies of their weights in oneDNN's own layout.
+        """Pack the weights of linear layers in oneDNN's own layout, so that `generate()` on a CPU is faster.
 
         Nothing else changes: training, saving and copies of the model use the plain weights. A copy is made again
         when its weight has changed. Without a CPU or oneDNN, the captioner generates as before, and says so in the
@@ -183,7 +186,7 @@ class CaptionGenerationMixin(GenerationMixin):
 
     @property
     def packings(self) -> tuple[str, ...]:
-        """Number formats of packed weights that this machine computes with, see `optimize_for_generation`."""
+        """Number formats in which this machine can compute with packed weights, see `optimize_for_generation`."""
         return tuple(weights for weights in PACKING if can_pack(weights))
 
     @property
@@ -200,10 +203,10 @@ class CaptionGenerationMixin(GenerationMixin):
         unpack(self)  # type: ignore[arg-type]
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        given = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
+        search_options = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         for name, default in SEARCH_OPTIONS.items():
-            value = given.get(name)
+            value = search_options.get(name)
             value = getattr(prepared, name, None) if value is None else value
             setattr(prepared, name, default if value is None else value)
         check_search_options(prepared)
@@ -217,7 +220,7 @@ class CaptionGenerationMixin(GenerationMixin):
     def _get_logits_processor(
         self, generation_config: Any, input_ids_seq_length: int | None = None, **kwargs: Any
     ) -> LogitsProcessorList:
-        """Return the processors of transformers, then those of captioning code."""
+        """Return the logits processors of transformers, then those of captioning papers."""
         found = super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
         processors = with_one_least_length(found)
         processors.extend(caption_logits_processors(generation_config, input_ids_seq_length or 1))
@@ -277,7 +280,7 @@ class CaptionGenerationMixin(GenerationMixin):
     def _prefill(
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:
-        """Run the first step with one row for each image whose text rows are equal, and repeat what it returns."""
+        """Run the first decoding step once per image if its K prompts are equal, and repeat the outputs K times."""
         rows = self._rows_of_distinct_prompts(input_ids, generation_config, model_kwargs)
         if rows == 1 or not is_first_iteration:
             return super()._prefill(input_ids, generation_config, model_kwargs, is_first_iteration)
@@ -297,7 +300,7 @@ class CaptionGenerationMixin(GenerationMixin):
     def _rows_of_distinct_prompts(
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
     ) -> int:
-        """Return K if the K text rows of every image are equal and nothing is cached yet, else 1."""
+        """Return K if the K prompts of every image are equal and no token is cached yet, else 1."""
         cache, encoded = model_kwargs.get("cache"), model_kwargs.get("encoder_outputs")
         if encoded is None or generation_config.prefill_chunk_size is not None:
             return 1
@@ -311,11 +314,11 @@ class CaptionGenerationMixin(GenerationMixin):
         return rows if all(_equal_rows(values, rows) for values in (input_ids, mask) if values is not None) else 1
 
     def decoding_mask(self, input_ids: Tensor) -> Tensor | None:
-        """Return the token mask of a step with the tokens `[B * K, T]` so far; None: that of the caller, if any."""
+        """Return the mask of the tokens `[B * K, T]` so far; None: the caller's mask is used, if any."""
         return visible_tokens(self.config, input_ids)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in transformers; under a token mask rule the mask is read off all tokens so far."""
+        """Return the model inputs of a decoding step as in transformers, with the mask of `decoding_mask`."""
         visible = self.decoding_mask(input_ids)
         if visible is not None:
             kwargs["decoder_attention_mask"] = visible
@@ -330,11 +333,11 @@ class CaptionGenerationMixin(GenerationMixin):
         reader = ModelLogprobs()
         processors = LogitsProcessorList([reader, *logits_processor])
         output = super()._sample(input_ids, processors, *args, generation_config=generation_config, **kwargs)
-        found = reader.of(output.sequences)
+        model_logprobs = reader.of(output.sequences)
         if (ends := generation_config._eos_token_tensor) is not None:
-            is_end = torch.isin(output.sequences[:, -found.shape[1] :], ends).long()
-            found = found.masked_fill(is_end.cumsum(-1) - is_end > 0, 0.0)
-        return CaptionSampleOutput(**output, model_logprobs=found)
+            is_end = torch.isin(output.sequences[:, -model_logprobs.shape[1] :], ends).long()
+            model_logprobs = model_logprobs.masked_fill(is_end.cumsum(-1) - is_end > 0, 0.0)
+        return CaptionSampleOutput(**output, model_logprobs=model_logprobs)
 
     def _beam_search(
         self,
@@ -345,7 +348,7 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """Run the requested bookkeeping, or the beam search of transformers where only that has an option.
+        """Run the beam search of `generation_config.bookkeeping`, or that of transformers for sampling and low memory.
 
         The loop of `_search` runs the model, and `CaptionBeams` decides.
         """
@@ -373,7 +376,7 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool,
         model_kwargs: dict[str, Any],
     ) -> "StepRecord":
-        """Run the model until the search is done; `model_kwargs` are updated."""
+        """Run decoding steps until the beam search ends; return their records and update `model_kwargs` in place."""
         record, input_ids = StepRecord(generation_config), beams.rows()
         beams.may_leave = (
             record.is_empty()
@@ -408,7 +411,7 @@ class CaptionGenerationMixin(GenerationMixin):
     def _next_tokens(
         self, rows: Tensor, outputs: Any, logits_processor: Any, temperature: float, record: "StepRecord"
     ) -> NextTokens:
-        """Return what rows `[B * K, T]` choose from, reading the vocabulary as seldom as possible."""
+        """Return the scores of each row's next token, in as few passes over the vocabulary as possible."""
         logits = outputs.logits[:, -1].float()
         if temperature == 1 and record.scores is None and only_lower_scores(logits_processor):
             normalizer = logits.logsumexp(-1, keepdim=True)
@@ -424,7 +427,7 @@ class CaptionGenerationMixin(GenerationMixin):
         return NextTokens(log_probs, None, of_model)
 
     def _keep_images(self, model_kwargs: dict[str, Any], images: Tensor, before: int, beams: int) -> None:
-        """Continue with some of the images that were `before`, and their text rows, `beams` for each."""
+        """Select the images that are still searched, and their `beams` text rows, in the inputs and the cache."""
         of_images = set(self.image_input_names())
         rows = (images[:, None] * beams + torch.arange(beams, device=images.device)).flatten()
         for name, value in model_kwargs.items():
@@ -446,7 +449,7 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool,
         model_kwargs: dict[str, Any],
     ) -> tuple[Hypotheses, "StepRecord"]:
-        """Search with one group of beams after the other, each with its own copy of the cache."""
+        """Run diverse beam search, one group of beams after the other, each with its own copy of the cache."""
         rows, groups = input_ids.shape[0], generation_config.pool_groups
         of_images, cache = set(self.image_input_names()), model_kwargs.pop("cache", None)
         members = torch.arange(rows, device=input_ids.device).view(-1, groups, generation_config.num_beams // groups)
@@ -494,14 +497,14 @@ class CaptionGenerationMixin(GenerationMixin):
 
 
 class ModelLogprobs(LogitsProcessor):
-    """Reads the log-probabilities of the chosen tokens from step to step; placed before all other processors."""
+    """Logits processor that records the model's log-probability of each chosen token; placed before all others."""
 
     def __init__(self) -> None:
         self.columns: list[Tensor] = []
         self.log_probs: Tensor | None = None  # of the step whose tokens are not known yet, [rows, V]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the logits `[rows, V]` as they are."""
+        """Read the log-probabilities of the last tokens; return the logits `[rows, V]` unchanged."""
         self._read(input_ids[:, -1])
         self.log_probs = scores.float().log_softmax(-1)
         return scores
@@ -517,37 +520,37 @@ class ModelLogprobs(LogitsProcessor):
 
 
 def is_of_caller(cache: Any) -> bool:
-    """Return whether the caller of `generate()` passed this cache: transformers marks it then."""
+    """Return True if this cache was passed to `generate()` by its caller, and not made there."""
     return getattr(cache, "_is_user_defined", False)
 
 
 def _selected(value: Any, index: Tensor, size: int) -> Any:
-    """Return the entries `index` of tensors with `size` entries, also of those in tuples and outputs of models."""
+    """Select the entries `index` of all tensors with `size` entries, also inside tuples and model outputs."""
     if isinstance(value, Tensor):
         return value[index] if value.shape[:1] == (size,) else value
     if isinstance(value, ModelOutput):
-        return type(value)(**{name: _selected(one, index, size) for name, one in value.items()})
+        return type(value)(**{name: _selected(entry, index, size) for name, entry in value.items()})
     if isinstance(value, (tuple, list)):
-        parts = [_selected(one, index, size) for one in value]
+        parts = [_selected(entry, index, size) for entry in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 
 
 def _equal_rows(values: Tensor, rows: int) -> bool:
-    """Whether all `rows` neighbours of `values` `[B * rows, ...]` are equal."""
+    """Return True if, in each group of `rows` consecutive entries of `values` `[B * rows, ...]`, all are equal."""
     grouped = values.unflatten(0, (-1, rows))
     return bool((grouped == grouped[:, :1]).all())
 
 
 def _repeated(value: Any, repeats: int) -> Any:
-    """Repeat the rows of a tensor, or of the tensors of a tuple."""
+    """Repeat each row of a tensor, or of the tensors in nested tuples, `repeats` times."""
     if isinstance(value, (tuple, list)):
         return tuple(_repeated(entry, repeats) for entry in value)
     return value.repeat_interleave(repeats, dim=0) if isinstance(value, Tensor) else value
 
 
 def _join_rows(parts: list[Any], images: int) -> Any:
-    """Join tensors `[B * n, ...]` side by side to `[B * sum of n, ...]`, also those of nested tuples."""
+    """Join tensors `[B * n, ...]` of groups of beams to `[B * sum of n, ...]`, also inside nested tuples."""
     if isinstance(parts[0], Tensor):
         return torch.cat([part.unflatten(0, (images, -1)) for part in parts], dim=1).flatten(0, 1)
     if isinstance(parts[0], tuple):
@@ -556,7 +559,7 @@ def _join_rows(parts: list[Any], images: int) -> Any:
 
 
 class StepRecord:
-    """Records of every step for `return_dict_in_generate`: tuples over steps, or None if not requested."""
+    """Scores, attentions and hidden states of all decoding steps, as `return_dict_in_generate` requests them."""
 
     def __init__(self, generation_config: Any) -> None:
         def wanted(flag: Any) -> tuple | None:
@@ -570,7 +573,7 @@ class StepRecord:
 
     @classmethod
     def joined(cls, records: list["StepRecord"], images: int) -> "StepRecord":
-        """Return one record of groups of beams: their rows `[B * K / groups, ...]` as `[B * K, ...]`.
+        """Join the records of groups of beams: rows `[B * K / groups, ...]` to `[B * K, ...]`.
 
         Args:
             records: of every group, equally long.
@@ -579,15 +582,15 @@ class StepRecord:
         record = copy.copy(records[0])
         for name, first in vars(record).items():
             if first is not None:
-                setattr(record, name, _join_rows([getattr(one, name) for one in records], images))
+                setattr(record, name, _join_rows([getattr(group_record, name) for group_record in records], images))
         return record
 
     def is_empty(self) -> bool:
-        """Whether nothing is recorded."""
+        """Return True if `generate()` was asked for no record."""
         return all(value is None for value in vars(self).values())
 
     def add(self, outputs: Any, logits: Tensor, log_probs: Tensor) -> None:
-        """Append the records of this step."""
+        """Append the scores, attentions and hidden states of a decoding step."""
         if self.scores is not None:
             self.scores += (log_probs.clone(),)
         if self.logits is not None:
@@ -598,19 +601,19 @@ class StepRecord:
 
 
 def over_regions(weights: Tensor) -> Tensor:
-    """Return the mean `[B * K, T, R]` of weights `[B * K, ..., T, R]` over heads and encoder levels."""
+    """Average attention weights `[B * K, ..., T, R]` over heads and encoder levels to `[B * K, T, R]`."""
     return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights
 
 
 class ExplanationMixin:
-    """Maps over regions, from the cross-attention of the decoder's last layer."""
+    """Attention and relevance maps over regions, from the cross-attention of the decoder's last layer."""
 
     def last_attention(self, outputs: ModelOutput) -> Tensor | None:
         """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
         return outputs.cross_attentions[-1]
 
     def required_attention(self, outputs: ModelOutput) -> Tensor:
-        """Return the weights of `last_attention`.
+        """Return the weights of `last_attention`, or raise an error if there are none.
 
         Raises:
             ValueError: the attention implementation computes no weights.

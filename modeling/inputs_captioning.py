@@ -1,4 +1,4 @@
-"""Inputs of captioners: regions and declared inputs, their names in signatures, and the checks of their values."""
+"""Inputs of captioners: regions, and inputs that a configuration declares; their names and checks of their values."""
 
 import functools
 import inspect
@@ -23,12 +23,12 @@ BOX_TOLERANCE = 0.01
 
 
 def mask_name(name: str) -> str:
-    """Return the name of the mask of an input of the layout `"ids"`: of `attribute_ids` it is `attribute_mask`."""
+    """Return the name of the mask that belongs to an input of ids: `attribute_mask` for `attribute_ids`."""
     return f"{name.removesuffix('_ids')}_mask"
 
 
 def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keyword arguments of declared inputs: their names, and the masks of those of the layout `"ids"`."""
+    """Return the keyword arguments of declared inputs: their names, and the masks of inputs of ids."""
     names: list[str] = []
     for name, layout in inputs.items():
         names += [name, mask_name(name)] if layout == "ids" else [name]
@@ -36,7 +36,7 @@ def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
+    """Return a copy of a forward method whose signature lists further inputs, which it receives in its `**inputs`.
 
     `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
     The method is a copy with a signature of its own, and not a wrapper, which would be one more frame of every call.
@@ -63,7 +63,7 @@ def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callab
 
 
 def read_inputs(given: Mapping[str, Any], owner: Any) -> dict[str, Any]:
-    """Return the inputs of regions and the declared inputs among the keyword arguments that a forward method got.
+    """Return the region inputs and the declared inputs among a forward method's keyword arguments; reject others.
 
     Args:
         given: keyword arguments that are not in the method's own signature.
@@ -77,9 +77,10 @@ def read_inputs(given: Mapping[str, Any], owner: Any) -> dict[str, Any]:
         name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
     ]
     if unknown:
-        known = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
-        nearest = get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
+        valid_names = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
+        nearest = get_close_matches(unknown[0], valid_names, n=1)
+        listed = ", ".join(f"`{name}`" for name in valid_names)
+        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {listed}."
         raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
     return {name: given[name] for name in names if given.get(name) is not None}
 
@@ -105,7 +106,7 @@ class RegionFeatures(ModelOutput):
 
 @dataclass
 class DetectedRegions(RegionFeatures):
-    """Region features of B images from a detector, with what it detected; cells of a grid follow its queries.
+    """Regions of B images from a detector: features, boxes, scores and labels of its queries, then cells of a grid.
 
     Args:
         region_scores: `[B, R]` float32, the probability of the most probable class; 0 for cells.
@@ -117,7 +118,7 @@ class DetectedRegions(RegionFeatures):
 
 
 def check_inputs(inputs: Mapping[str, Tensor], declared: Mapping[str, str], regions: RegionFeatures) -> None:
-    """Raise a `ValueError` if a declared input has another number of images or regions than the regions."""
+    """Raise a `ValueError` if a declared input differs from the regions in the number of images or regions."""
     assert regions.region_features is not None
     images, count = regions.region_features.shape[:2]
     leading = {"ids": (images,), "vector": (images,), "region": (images, count), "relation": (images, count, count)}
@@ -163,7 +164,7 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> RegionFeatures:
 
 
 def check_shapes(regions: RegionFeatures, feature_size: int) -> None:
-    """Raise a `ValueError` if a shape of the regions is wrong."""
+    """Raise a `ValueError` if features, mask, boxes or views of the regions have a wrong shape."""
     features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
     if features.ndim != 3:
         raise ValueError(
@@ -235,7 +236,7 @@ def check_values(regions: RegionFeatures, boxes: Tensor | None) -> None:
 
 
 def without_padding(regions: RegionFeatures) -> RegionFeatures:
-    """Return the regions with zeros where the mask marks padding, so that no result depends on its content."""
+    """Return the regions with features and boxes of padding set to 0, so that no result depends on them."""
     mask, shape = regions.region_mask, regions.region_features.shape[:2]
     if mask is None or mask.shape != shape:
         return regions
@@ -248,7 +249,7 @@ def without_padding(regions: RegionFeatures) -> RegionFeatures:
 
 
 def _rows(wrong: Tensor) -> list[int]:
-    """Return the first rows of a batch in which an entry of `wrong` `[B, ...]` is True."""
+    """Return the numbers of the first 10 rows of a batch in which an entry of `wrong` `[B, ...]` is True."""
     return wrong.reshape(len(wrong), -1).any(1).nonzero().flatten().tolist()[:10]
 
 
@@ -257,7 +258,7 @@ def _first(boxes: Tensor, wrong: Tensor) -> list[float]:
 
 
 def visible_tokens(config: Any, input_ids: Tensor) -> Tensor | None:
-    """Return the mask of tokens by the rule of the configuration (`token_mask_rule`), read off all tokens so far.
+    """Return the token mask that `config.token_mask_rule` derives from token ids; None if masks are explicit.
 
     Args:
         config: a captioner's configuration.

@@ -1,4 +1,4 @@
-"""Sub-layers of Transformers (attention with beams on the query axis, feed-forward, residual), cache, weights."""
+"""Layers of Transformers: attention with beams on the query axis, feed-forward, residual connection, cache."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,25 +13,25 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Return values in float32, or in float64 where they have it."""
+    """Convert half-precision values to float32; float64 stays."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 class FoldedRows(NamedTuple):
-    """Attention weights of K * T queries per image in the form of text rows, whose gradients `retain_grad()` keeps."""
+    """Conversion of attention weights between text rows and images, whose K * T queries are folded into one row."""
 
     images: int  # B
     length: int | None  # T; None: one query a row, without an axis for it
     levels: int | None = None  # N on the head axis, for which the weights have an axis of their own; None: no axis
 
     def unfold(self, weights: Tensor) -> Tensor:
-        """Reshape `[B, N * H, K * T, R]` to `[B * K, N, H, T, R]`."""
+        """Reshape attention weights of images `[B, N * H, K * T, R]` to text rows `[B * K, N, H, T, R]`."""
         weights = weights.unflatten(2, (-1, self.length or 1)).transpose(1, 2).flatten(0, 1)  # [B * K, N * H, T, R]
         weights = weights[:, :, 0] if self.length is None else weights
         return weights if self.levels is None else weights.unflatten(1, (self.levels, -1))
 
     def fold(self, weights: Tensor) -> Tensor:
-        """Reshape `[B * K, N, H, T, R]` to `[B, N * H, K * T, R]`."""
+        """Reshape attention weights of text rows `[B * K, N, H, T, R]` to images `[B, N * H, K * T, R]`."""
         weights = weights[..., None, :] if self.length is None else weights
         return weights.flatten(1, -3).unflatten(0, (self.images, -1)).transpose(1, 2).flatten(2, 3)
 
@@ -72,7 +72,7 @@ def eager_attention_forward(
 
 
 def create_region_mask(config: Any, queries: Tensor, regions: Tensor, region_mask: Tensor | None) -> Any:
-    """Return the mask of keys in the form of the attention implementation; None without a `region_mask`.
+    """Return the attention mask over regions for the configured attention implementation; None without `region_mask`.
 
     Args:
         config: configuration with the attention implementation.
@@ -97,11 +97,11 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         config: configuration whose `_attn_implementation` selects eager, sdpa or flex attention.
-        hidden_size: D of queries, memory and output.
+        hidden_size: D of queries, key-value states and output.
         num_heads: H.
         key_dim, value_dim: widths per head; default D / H.
         dropout: rate on the attention weights.
-        memory_slots: number of learned keys and values that are appended to those of the memory (M2, Eq. 2); they are
+        memory_slots: number of learned keys and values that are appended to the projected ones (M2, Eq. 2); they are
             never masked.
         output_projection: project the joined heads to D; without it the output is `[B, T, H * d_v]`.
     """
@@ -143,7 +143,7 @@ class MultiHeadAttention(nn.Module):
         init.normal_(self.memory_values, std=1 / self.memory_slots)
 
     def split_heads(self, states: Tensor) -> Tensor:
-        """Reshape `[B, T, H * d]` to `[B, H, T, d]`."""
+        """Split heads: `[B, T, H * d]` to `[B, H, T, d]`."""
         return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def with_memory_slots(self, keys: Tensor, values: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
@@ -169,16 +169,16 @@ class MultiHeadAttention(nn.Module):
         options = {"scaling": self.scaling, "dropout": dropout, "is_causal": is_causal, "rows": rows}
         return function(self, query, key, value, mask, **options)
 
-    def forward(self, queries: Tensor, memory: Tensor, mask: Any = None) -> tuple[Tensor, Tensor | None]:
-        """Attend from `queries` `[B, T, D]` to `memory` `[B, R, D]`; return `[B, T, D]` and the weights."""
+    def forward(self, queries: Tensor, key_value_states: Tensor, mask: Any = None) -> tuple[Tensor, Tensor | None]:
+        """Attend from `queries` `[B, T, D]` to `key_value_states` `[B, R, D]`; return `[B, T, D]` and the weights."""
         query = self.split_heads(self.q_proj(queries))
-        keys, values, mask = self.with_memory_slots(self.k_proj(memory), self.v_proj(memory), mask)
+        keys, values, mask = self.with_memory_slots(self.k_proj(key_value_states), self.v_proj(key_value_states), mask)
         attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
         return self.o_proj(attended.flatten(2)), weights  # [B, T, H * d_v] to [B, T, D]
 
 
 def visible_slots(mask: Any, count: int) -> Any:
-    """Append `count` visible keys to a mask `[B, 1, T, R]` (boolean, or added to the scores) or a flex mask.
+    """Extend an attention mask `[B, 1, T, R]` (boolean, or added to the scores) by `count` visible keys.
 
     Raises:
         NotImplementedError: the mask has a form of its own, as that of flex attention.
@@ -194,7 +194,7 @@ def visible_slots(mask: Any, count: int) -> Any:
 
 
 class BeamFoldingCrossAttention(MultiHeadAttention):
-    """Cross-attention from B x K rows of text to the encoder states of B images, for several encoder levels.
+    """Cross-attention from B x K text rows to the encoder levels of B images, which are not repeated for the K beams.
 
     The K rows of an image become K * T queries of one row. Keys and values therefore have one row per image, are not
     reordered with the beams, and masks are not repeated. The levels share all projections (as in the meshed decoder of
@@ -216,7 +216,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         return heads_of_levels(self.k_proj(joined)), heads_of_levels(self.v_proj(joined))
 
     def keys_and_values(self, levels: Callable[[], Tensor], cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Project the levels, or return the keys and values of an earlier step.
+        """Return the cached keys and values of the encoder levels; project the levels in the first step.
 
         Args:
             levels: function that returns the normalised levels `[B, N, R, D]`; called only if they are not cached.
@@ -234,7 +234,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
     def forward(  # type: ignore[override]
         self, queries: Tensor, levels: Callable[[], Tensor], num_levels: int = 1, mask: Any = None, cache: Any = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from text to every level.
+        """Attend from text rows to every encoder level.
 
         Args:
             queries: `[B * K, T, D]`; the K rows of an image are consecutive.
@@ -256,7 +256,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
 
 
 class AttentionOnAttention(nn.Module):
-    """Attention on attention: `information * sigmoid(gate)` of query and attended vector.
+    """Attention on attention: `information * sigmoid(gate)`, both linear in the query and the attended vector.
 
     Both are linear in `[first; second]`; the first half of the projection is the information (Huang et al., 2019,
     "Attention on Attention for Image Captioning", Eq. 3-5). Which of query and attended vector comes first differs
@@ -274,11 +274,11 @@ class AttentionOnAttention(nn.Module):
         self.projection = nn.Linear((first_size or hidden_size) + hidden_size, 2 * hidden_size)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Combine two tensors `[..., D]` into one `[..., D]`."""
+        """Combine query and attended vector `[..., D]` to the gated information `[..., D]`."""
         return self.with_gate(first, second)[0]
 
     def with_gate(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the combined tensor `[..., D]` and its gate `[..., D]`."""
+        """Return the gated information `[..., D]` and the gate `[..., D]`."""
         projected = self.projection(self.dropout(torch.cat((first, second), dim=-1)))
         information, gate = projected.chunk(2, dim=-1)
         gate = gate.sigmoid()
@@ -309,13 +309,13 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Transform `[..., D]`."""
+        """Apply the feed-forward layer to `[..., D]`."""
         inner = self.fc1(states)
         return self.fc2(self.dropout(inner if self.activation is None else self.activation(inner)))
 
 
 class ResidualRule:
-    """Residual connection around a sub-layer, with the norm before the sub-layer or after the sum.
+    """Mixin of a residual connection: the norm precedes the sub-layer (pre-norm) or follows the sum (post-norm).
 
     `norm_first` False is `LN(x + dropout(f(x)))` (Vaswani et al., 2017), True is `x + dropout(f(LN(x)))`.
     """
@@ -325,17 +325,17 @@ class ResidualRule:
     dropout: nn.Module
 
     def before(self, states: Tensor) -> Tensor:
-        """Return the input `[..., D]` of the sub-layer."""
+        """Return the sub-layer's input `[..., D]`: the residual stream, normalised first if pre-norm."""
         return self.norm(states) if self.norm_first else states
 
     def after(self, states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to its residual stream `[..., D]`."""
+        """Add the sub-layer's output to the residual stream `[..., D]`; normalise the sum if post-norm."""
         added = states + self.dropout(output)
         return added if self.norm_first else self.norm(added)
 
 
 class Residual(ResidualRule, nn.Module):
-    """A residual connection with a norm and a dropout of its own, see `ResidualRule`.
+    """Residual connection that owns its norm and dropout, see `ResidualRule`.
 
     Args:
         hidden_size: D.
@@ -360,7 +360,7 @@ class Residual(ResidualRule, nn.Module):
 
 
 class CaptionCache(EncoderDecoderCache):
-    """Keys and values of B x K text rows, of B images, and running records of the text rows.
+    """Cache of keys and values: B x K text rows, which follow the beams, and B images, which do not.
 
     Only the text side follows the beams; the image side has one row per image and stays put. Every cross-attention
     has an entry of its own on the image side, however many a decoder layer has.
@@ -376,7 +376,7 @@ class CaptionCache(EncoderDecoderCache):
 
     @classmethod
     def of(cls, cache: Any) -> "CaptionCache":
-        """Return a cache with the same storage as `cache`, an `EncoderDecoderCache`, and this class's rule for beams.
+        """Convert an `EncoderDecoderCache` to a `CaptionCache` with the same storage, whose images stay put.
 
         An empty image side with a fixed number of entries is not shared. The records of text rows are attached to
         `cache`, so that the caller can continue with it.
@@ -392,12 +392,12 @@ class CaptionCache(EncoderDecoderCache):
         return shared
 
     def record(self, layer_idx: int, name: str) -> Tensor | None:
-        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
-        found = self.records.get((layer_idx, name))
-        return found if found is not None and found.shape[1] else None
+        """Return a layer's record `name` of all tokens so far, `[rows, T, ...]`; None before the first token."""
+        entries = self.records.get((layer_idx, name))
+        return entries if entries is not None and entries.shape[1] else None
 
     def append(self, layer_idx: int, name: str, entries: Tensor) -> None:
-        """Append entries of new tokens `[rows, T, ...]` to a record of a layer."""
+        """Append the entries `[rows, T, ...]` of new tokens to a layer's record `name`."""
         before = self.records.get((layer_idx, name))
         self.records[layer_idx, name] = entries if before is None else torch.cat((before, entries), dim=1)
 
@@ -406,38 +406,38 @@ class CaptionCache(EncoderDecoderCache):
             self.records[key] = change(entries)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
+        """Reorder text rows after a beam search step: row i continues row `beam_idx[i]` of the same image."""
         self.self_attention_cache.reorder_cache(beam_idx)
         self._change_records(lambda entries: entries.index_select(0, beam_idx.to(entries.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every text row."""
+        """Repeat every text row `repeats` times; images are not repeated."""
         self.self_attention_cache.batch_repeat_interleave(repeats)
         self._change_records(lambda entries: entries.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some text rows; all images stay."""
+        """Keep the text rows `indices`; all images stay."""
         self.self_attention_cache.batch_select_indices(indices)
         self._change_records(lambda entries: entries[indices])
 
     def select_images(self, images: Tensor) -> None:
-        """Keep some images; `batch_select_indices` keeps their text rows."""
+        """Keep the keys and values of the images `images`; text rows stay."""
         self.cross_attention_cache.batch_select_indices(images)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens of every text row."""
+        """Remove the last tokens of every text row."""
         self.self_attention_cache.crop(tokens_to_remove)
         kept = -abs(tokens_to_remove) or None  # transformers counts what to remove as a negative number
         self._change_records(lambda entries: entries[:, :kept])
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear keys, values and records."""
         super().reset()
         self.records.clear()
 
 
 class JoinedWeights(Tensor):
-    """Weights of several attentions, joined after they are used; `retain_grad()` keeps their gradient.
+    """Joined weights of several attentions, as one tensor whose `retain_grad()` keeps the gradients of all.
 
     The attentions of a recurrent decoder's steps, and those of an entangled layer, depend on each other, so that no
     single tensor holds the weights that all of them compute with. The gradient of this one is therefore that of its
@@ -455,7 +455,7 @@ class JoinedWeights(Tensor):
 
     @classmethod
     def of(cls, parts: Sequence[Tensor], join: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
-        """Join weights; the result is a plain tensor where no gradient is recorded, and in compiled graphs."""
+        """Join weights to a `JoinedWeights`; to a plain tensor without gradients or in a compiled graph."""
         joined = join(parts)
         if not joined.requires_grad or torch.compiler.is_compiling():
             return joined
@@ -464,9 +464,9 @@ class JoinedWeights(Tensor):
         return weights
 
     def joined_gradients(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Join gradients of the parts, None where a part has none."""
+        """Join gradients of the parts; None counts as zeros."""
         pairs = zip(self.parts, gradients, strict=True)
-        return self.join([torch.zeros_like(part) if one is None else one for part, one in pairs])
+        return self.join([torch.zeros_like(part) if gradient is None else gradient for part, gradient in pairs])
 
     def retain_grad(self) -> None:
         """Keep the gradients of the parts in the next backward pass."""
@@ -480,20 +480,20 @@ class JoinedWeights(Tensor):
 
     @property
     def grad(self) -> Tensor | None:  # type: ignore[override]
-        """The gradient of the weights after a backward pass; None before it, or without `retain_grad()`."""
+        """Gradient of the joined weights after a backward pass; None before it, or without `retain_grad()`."""
         gradients = [part.grad for part in self.parts] if self.retains_grad else [None]
-        return None if all(one is None for one in gradients) else self.joined_gradients(gradients)
+        return None if all(gradient is None for gradient in gradients) else self.joined_gradients(gradients)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.as_subclass(Tensor).__reduce_ex__(protocol)
 
 
 def join_attentions(parts: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-    """Join the weights `[B * K, 1, H, T, R]` of P attentions to one memory to `[B * K, P, H, T, R]`.
+    """Concatenate the weights `[B * K, 1, H, T, R]` of P attentions over the same states to `[B * K, P, H, T, R]`.
 
     Args:
         parts: the weights.
-        mask: `[B, R]`, True = visible; None: all. The weights of an empty memory become 0.
+        mask: `[B, R]`, True = visible; None: all. The weights of an image without visible states become 0.
     """
     if mask is None:
         return JoinedWeights.of(parts, lambda values: torch.cat(tuple(values), dim=1))
@@ -502,7 +502,7 @@ def join_attentions(parts: Sequence[Tensor], mask: Tensor | None) -> Tensor:
 
 
 def gradient_of_weights(value: Tensor, weights: Tensor) -> Tensor:
-    """Return the gradient of a number with respect to returned attention weights, whose shape it has.
+    """Return the gradient of a scalar with respect to attention weights, in their shape.
 
     The graph is kept, and no parameter accumulates a gradient.
 

@@ -1,4 +1,4 @@
-"""Attributes of images: words, scored in every region and joined by noisy-OR multiple-instance learning.
+"""Attributes (words) of images: a score of each word in each region, joined by noisy-OR multiple-instance learning.
 
 The method is that of Fang et al., CVPR 2015, "From Captions to Visual Concepts and Back", section 3. The Entangled
 Transformer takes its attributes from such a detector.
@@ -20,7 +20,7 @@ LOG_2 = 0.6931471805599453
 
 
 class Presence(NamedTuple):
-    """Probabilities of words being in images, in log space: products of many factors lose all their digits.
+    """Log-probabilities that each word is, and is not, in an image; logarithms keep the digits of small products.
 
     Args:
         log_present: log p, `[B, W]`.
@@ -32,19 +32,19 @@ class Presence(NamedTuple):
 
     @property
     def probabilities(self) -> Tensor:
-        """Return p, `[B, W]`."""
+        """Return the probability of each word, `[B, W]`."""
         return -torch.expm1(self.log_absent)
 
 
 def log_softplus(logits: Tensor) -> Tensor:
-    """Return log(log(1 + e^z)), which is about z for very negative logits."""
+    """Return log(log(1 + e^z)) without underflow for very negative logits z."""
     small = logits - logits.clamp(max=SMALL_LOGIT).exp() / 2
     usual = (-nn.functional.logsigmoid(-logits.clamp(min=SMALL_LOGIT))).log()
     return torch.where(logits < SMALL_LOGIT, small, usual)
 
 
 def noisy_or(logits: Tensor, mask: Tensor | None = None) -> Presence:
-    """Join scores of regions: a word is absent if no region shows it, `p = 1 - prod_j (1 - sigmoid(z_j))`.
+    """Join word scores of regions: a word is absent if no region shows it, `p = 1 - prod_j (1 - sigmoid(z_j))`.
 
     With u = -log(1 - p) = sum_j softplus(z_j), values and gradients stay finite also where p itself would round to 0
     or 1: log p is computed from log u where u is small.
@@ -69,7 +69,7 @@ def noisy_or(logits: Tensor, mask: Tensor | None = None) -> Presence:
 
 
 def attribute_nll(presence: Presence, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood of each word `[B, W]`.
+    """Return the negative log-likelihood of the presence or absence of each word, `[B, W]`.
 
     Args:
         presence: see `noisy_or`.
@@ -79,7 +79,7 @@ def attribute_nll(presence: Presence, labels: Tensor) -> Tensor:
 
 
 class WordScores(nn.Linear):
-    """Linear scores of words.
+    """Linear layer from region features to one logit per word.
 
     Args:
         size: width of the regions.
@@ -92,13 +92,13 @@ class WordScores(nn.Linear):
         self.initial_bias = initial_bias
 
     def reset_parameters(self) -> None:
-        """Initialise the weights by Xavier, and the biases to a value at which words are improbable."""
+        """Initialise weights by Xavier, and biases with `initial_bias`, at which words are improbable."""
         init.xavier_uniform_(self.weight)
         init.constant_(self.bias, getattr(self, "initial_bias", 0.0))  # nn.Linear calls this before it is set
 
 
 class AttributeNetwork(nn.Module):
-    """Scores of words in every region: rectified layers and a linear one, applied to each region alone.
+    """Feed-forward network from the features of each region to one logit per word.
 
     On a grid of a CNN this is what fully connected layers compute when they are run as convolutions.
 
@@ -114,7 +114,7 @@ class AttributeNetwork(nn.Module):
         self.score = WordScores(sizes[-1], len(config.words), config.initial_bias)
 
     def forward(self, regions: Tensor) -> Tensor:
-        """Return logits `[B, R, W]` of regions `[B, R, D]`.
+        """Return the logits `[B, R, W]` of all words in regions `[B, R, D]`.
 
         Raises:
             ValueError: the regions have another width than those that the network was made for.
@@ -132,7 +132,7 @@ class AttributeNetwork(nn.Module):
 
 
 class Attributes(NamedTuple):
-    """Attributes of B images, the most probable first.
+    """Attributes (most probable words) of B images, the most probable first.
 
     Args:
         ids: `[B, N]` int64, numbers of words.
@@ -146,7 +146,7 @@ class Attributes(NamedTuple):
 
 
 def top_attributes(probabilities: Tensor, number: int, threshold: float) -> Attributes:
-    """Choose the most probable words of each image.
+    """Select the most probable words of each image.
 
     Args:
         probabilities: `[B, W]`; a negative number excludes a word.

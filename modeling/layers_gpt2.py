@@ -1,4 +1,4 @@
-"""Parts of captioners whose decoder is a GPT-2 with cross-attention: block, decoder, and the start from a GPT-2.
+"""Base classes of captioners with a GPT-2 decoder: block with cross-attention, decoder, and loading of GPT-2 weights.
 
 Source: Chen et al., CVPR 2022, section 4, and the baselines of its released code.
 """
@@ -34,7 +34,7 @@ SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class GPT2CaptioningPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation of captioners with a GPT-2 decoder."""
+    """Base class of captioners with a GPT-2 decoder: initialisation of weights."""
 
     config: GPT2CaptioningConfig
 
@@ -83,7 +83,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
             self.attn.resid_dropout.p = 0.0
 
     def combine(self, stream: Tensor, query: Tensor, attended: Tensor, step: DecoderStep) -> tuple[Tensor, Any]:
-        """Combine the stream with the attended levels; implemented by the architecture.
+        """Combine the hidden states with the attended levels; implemented by the architecture.
 
         Args:
             stream: `[B * K, T, D]`, after self-attention.
@@ -97,7 +97,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         raise NotImplementedError
 
     def forward(self, hidden: Tensor, levels: Tensor, step: DecoderStep) -> LayerOutput:
-        """Run one layer.
+        """Run self-attention, cross-attention and `combine` on text rows.
 
         Args:
             hidden: `[B * K, T, D]`.
@@ -119,7 +119,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
 
 
 class GPT2TextDecoder(TransformerTextDecoder):
-    """GPT-2 with cross-attention; parameters have the names of GPT-2.
+    """GPT-2 decoder with cross-attention to encoder levels; weights have the names of GPT-2.
 
     A subclass sets `block_class`. `cross_attentions` of its output are `[B * K, N, H, T, R]` per layer.
     """
@@ -148,7 +148,7 @@ class GPT2TextDecoder(TransformerTextDecoder):
 
 
 class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration):
-    """A captioner whose decoder starts from a GPT-2, with the head over the vocabulary tied to its token embedding."""
+    """Captioner with a pretrained GPT-2 as decoder; the head over the vocabulary is tied to its token embedding."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.wte.weight"}
 
@@ -187,7 +187,7 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         return model.eval()
 
     def load_language_weights(self, gpt2: GPT2Model) -> list[str]:
-        """Copy a GPT-2 into the decoder.
+        """Copy the weights of a GPT-2 into the decoder.
 
         Returns:
             Names of the decoder parameters that GPT-2 does not have; they keep their initial values and are logged.
@@ -195,28 +195,29 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         Raises:
             ValueError: if the sizes differ.
         """
-        own = self.model.decoder.state_dict()
-        given = {name: weight for name, weight in gpt2.state_dict().items() if name in own}
+        decoder_weights = self.model.decoder.state_dict()
+        weights = {name: weight for name, weight in gpt2.state_dict().items() if name in decoder_weights}
         added = self.config.vocab_size - gpt2.config.vocab_size
         if added > 0:  # GPT-2 reads its end token between documents, so it suits as a begin token
-            end = given["wte.weight"][gpt2.config.eos_token_id]
-            given["wte.weight"] = torch.cat((given["wte.weight"], end.expand(added, -1)))
-        for name in (name for name, weight in given.items() if weight.shape != own[name].shape):
+            end = weights["wte.weight"][gpt2.config.eos_token_id]
+            weights["wte.weight"] = torch.cat((weights["wte.weight"], end.expand(added, -1)))
+        for name in (name for name, weight in weights.items() if weight.shape != decoder_weights[name].shape):
             raise ValueError(
-                f"The language model has different sizes: `{name}` is {list(given[name].shape)}, expected "
-                f"{list(own[name].shape)}. Build the captioner with `from_pretrained_parts(language_model=...)`."
+                f"The language model has different sizes: `{name}` is {list(weights[name].shape)}, expected "
+                f"{list(decoder_weights[name].shape)}. Build the captioner with "
+                "`from_pretrained_parts(language_model=...)`."
             )
-        new = sorted(self.model.decoder.load_state_dict(given, strict=False).missing_keys)
+        new = sorted(self.model.decoder.load_state_dict(weights, strict=False).missing_keys)
         modules = sorted({".".join(name.split(".")[2:-1]) for name in new})
         logger.warning(
-            f"{len(given)} tensors of the decoder come from the language model. Newly initialised, to be trained: "
+            f"{len(weights)} tensors of the decoder come from the language model. Newly initialised, to be trained: "
             f"{len(new)} tensors of the decoder ({', '.join(modules)} of each layer) and the visual encoder."
         )
         return new
 
 
 def load_gpt2(source: Any) -> GPT2Model:
-    """Load the GPT-2 trunk of a model, name or directory.
+    """Load the GPT-2 model without its head, from a model, a name or a directory.
 
     Raises:
         ValueError: if the model is not a GPT-2.
@@ -243,21 +244,21 @@ def gpt2_config_of(source: Any) -> Any:
 
 
 def text_fields(gpt2: GPT2Model, tokenizer: Any, decoder_layers: int | None) -> dict[str, Any]:
-    """Return the fields of the configuration that a language model and the captioner's tokenizer determine.
+    """Return the configuration fields that a language model and a tokenizer determine, such as the special token ids.
 
     Raises:
         ValueError: if the language model has fewer layers than `decoder_layers`.
     """
-    found = gpt2.config
-    layers = found.n_layer if decoder_layers is None else decoder_layers
-    if not 1 <= layers <= found.n_layer:
-        raise ValueError(f"`decoder_layers` is {layers}, the language model has {found.n_layer} layers.")
-    special = {name: getattr(found if tokenizer is None else tokenizer, name) for name in SPECIAL_IDS}
+    gpt2_config = gpt2.config
+    layers = gpt2_config.n_layer if decoder_layers is None else decoder_layers
+    if not 1 <= layers <= gpt2_config.n_layer:
+        raise ValueError(f"`decoder_layers` is {layers}, the language model has {gpt2_config.n_layer} layers.")
+    special = {name: getattr(gpt2_config if tokenizer is None else tokenizer, name) for name in SPECIAL_IDS}
     if special["pad_token_id"] is None:
         special["pad_token_id"] = special["eos_token_id"]
     dropped = {*SPECIAL_IDS, "architectures", "_name_or_path", "dtype", "transformers_version"}
-    text = {key: value for key, value in found.to_dict().items() if key not in dropped}
+    text = {key: value for key, value in gpt2_config.to_dict().items() if key not in dropped}
     text |= {"n_layer": layers, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     if tokenizer is not None:
-        text["vocab_size"] = max(len(tokenizer), found.vocab_size)
+        text["vocab_size"] = max(len(tokenizer), gpt2_config.vocab_size)
     return special | {"text_config": text}

@@ -26,7 +26,7 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def without_common_padding(regions: RegionFeatures) -> RegionFeatures:
-    """Cut the regions that all images lack, as the released code does, whose pool has hidden regions as queries."""
+    """Cut the last regions if they are padding in every image, as the released code does, which pools over padding."""
     mask = regions.region_mask
     if mask is None:
         return regions
@@ -35,7 +35,7 @@ def without_common_padding(regions: RegionFeatures) -> RegionFeatures:
 
 
 def visible_entries(mask: Tensor | None, key: Tensor) -> Tensor:
-    """Return which keys each query sees, `[B, 1, Q or 1, K]` of 0 and 1 in float32.
+    """Convert an attention mask to 1 for visible keys and 0 for hidden ones, `[B, 1, Q or 1, K]` in float32.
 
     Args:
         mask: as eager attention takes it (added to the scores) or sdpa (True = visible); None: all are visible.
@@ -48,7 +48,7 @@ def visible_entries(mask: Tensor | None, key: Tensor) -> Tensor:
 
 
 class IntensityAttention(MultiHeadAttention):
-    """Base of the attentions of ZoDIAC: two maps of two queries over the same keys and values.
+    """Base of ZoDIAC's attentions: the output is scaled by a second map (intensities) between past queries and values.
 
     `out = dropout(softmax(G(G(q) G(k)^T / sqrt(d))) G(v)) * (zeta + phi(rho))` (Eq. 2, 3, 8, 9), with rho the pooled
     intensities `P = G(G(p) G(v)^T / sqrt(d))` (Eq. 4-7). A subclass decides what is pooled: with the pools `"mean"`
@@ -60,8 +60,10 @@ class IntensityAttention(MultiHeadAttention):
     """
 
     def add_intensity(self, config: Any, hidden_size: int) -> None:
-        """Add the past query and read the settings `intensity_gate`, `zoneout_factor`, `zodiac_dropout`, `pre_gelu`,
-        `gelu` and `intensity_pool` of the configuration."""
+        """Create the projection of the past query, and read the settings of ZoDIAC from the configuration.
+
+        They are `intensity_gate`, `zoneout_factor`, `zodiac_dropout`, `pre_gelu`, `gelu` and `intensity_pool`.
+        """
         self.p_proj = nn.Linear(hidden_size, self.num_heads * self.key_dim)
         self.gate = GATES[config.intensity_gate]
         self.zoneout_factor = config.zoneout_factor
@@ -69,21 +71,21 @@ class IntensityAttention(MultiHeadAttention):
         self.pre_gelu, self.gelu, self.pool = config.pre_gelu, config.gelu, config.intensity_pool
 
     def before(self, states: Tensor) -> Tensor:
-        """Apply the activation before the projections (Eq. 10)."""
+        """Apply GELU before the projections, with `pre_gelu` (Eq. 10)."""
         return nn.functional.gelu(states) if self.pre_gelu else states
 
     def activate(self, states: Tensor) -> Tensor:
-        """Apply G, or nothing with `gelu=False`."""
+        """Apply the activation G of the paper: GELU, or nothing with `gelu=False`."""
         return nn.functional.gelu(states) if self.gelu else states
 
     def heads(self, projection: nn.Linear, states: Tensor) -> Tensor:
-        """Project and activate `[B, Q, D]` to `[B, H, Q, d]`."""
+        """Project `[B, Q, D]`, split heads and activate: `[B, H, Q, d]`."""
         return self.activate(self.split_heads(projection(states)))
 
     def attended(
         self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, rows: FoldedRows | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute Eq. 2 and 3: `[B, Q, H, d]` after dropout, and the weights `[B, H, Q, K]`, in the form of `rows`."""
+        """Return the attended values of Eq. 2 and 3, `[B, Q, H, d]` after dropout, and the weights `[B, H, Q, K]`."""
         scores = self.activate(query @ key.transpose(-1, -2) * self.scaling)
         weights = scores.float().masked_fill(visible == 0, HIDDEN_SCORE).softmax(-1).to(value.dtype)
         weights = weights if rows is None else rows.unfold(weights)
@@ -96,12 +98,12 @@ class IntensityAttention(MultiHeadAttention):
         return (maps.float() * visible).sum(-1)
 
     def scaled(self, attended: Tensor, pooled: Tensor) -> Tensor:
-        """Multiply `[B, Q, H, d]` by `zeta + phi(rho)` of the pooled intensities `[B, H or 1, Q or 1]` (Eq. 8, 9)."""
+        """Multiply attended values `[B, Q, H, d]` by `zeta + phi(rho)`, rho the pooled intensities (Eq. 8, 9)."""
         factor = self.zoneout_factor + self.gate(pooled)
         return attended * factor.transpose(1, 2)[..., None].to(attended.dtype)
 
     def pooled_over_batch(self, sums: Tensor, count: Tensor) -> Tensor:
-        """Pool as the released code: one number `[1, 1, 1]` for all rows, heads and queries.
+        """Average intensities over rows, heads and queries to one number `[1, 1, 1]`, as the released code does.
 
         Args:
             sums: `[B, H, Q]`.
@@ -111,7 +113,7 @@ class IntensityAttention(MultiHeadAttention):
 
 
 class RegionIntensityAttention(IntensityAttention):
-    """Self-attention over regions; the intensities are pooled over all visible pairs of regions of an image.
+    """Self-attention over regions whose intensities are pooled over all visible pairs of regions of an image.
 
     Args:
         config: see `IntensityAttention.add_intensity`.
@@ -137,7 +139,7 @@ class RegionIntensityAttention(IntensityAttention):
         self.add_intensity(config, hidden_size)
 
     def pooled(self, sums: Tensor, mask: Any, visible: Tensor) -> Tensor:
-        """Pool the sums `[B, H, R]` of every region: rho `[B, H, 1]` (mean) or `[B, 1, 1]` (sum)."""
+        """Pool the intensities `[B, H, R]` of regions to rho: `[B, H, 1]` (mean) or `[B, 1, 1]` (sum)."""
         if self.pool == "released":
             count = sums.new_tensor(sums.numel() * visible.shape[-1]) if self._is_plain_mean(mask) else visible.sum()
             return self.pooled_over_batch(sums, count)
@@ -150,15 +152,15 @@ class RegionIntensityAttention(IntensityAttention):
         return mask is None and self.mean_without_mask
 
     def forward(  # type: ignore[override]
-        self, queries: Tensor, memory: Tensor, mask: Any = None
+        self, queries: Tensor, key_value_states: Tensor, mask: Any = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend from regions `[B, R, D]` to themselves.
+        """Compute intensity self-attention over regions `[B, R, D]`.
 
         Returns:
             `[B, R, D]` (`[B, R, H * d]` without an output projection), the weights `[B, H, R, R]`, and the pooled
             intensities `[B, H or 1]`.
         """
-        states = self.before(memory)
+        states = self.before(key_value_states)
         key, value = self.heads(self.k_proj, states), self.heads(self.v_proj, states)
         query, past = self.heads(self.q_proj, self.before(queries)), self.heads(self.p_proj, self.before(queries))
         visible = visible_entries(mask, key)[:, :, :1]  # [B, 1, 1, R]: equal for all queries
@@ -169,15 +171,15 @@ class RegionIntensityAttention(IntensityAttention):
 
 
 class IntensityForConditionalGeneration(CaptioningForConditionalGeneration):
-    """Captioner with intensity attention, which says once of the released pool that captions depend on the batch."""
+    """Captioner with intensity attention; warns once if its captions depend on the batch."""
 
     @property
     def captions_depend_on_batch(self) -> bool:
-        """Whether a caption depends on the other images and captions of its batch."""
+        """True if a caption depends on the other images of its batch, as with the pool "released"."""
         return self.config.intensity_pool == "released"
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Warn once that captions depend on the batch with the released pool."""
+        """Warn once if captions depend on the batch, then prepare as transformers does."""
         if self.captions_depend_on_batch:
             logger.warning_once(
                 'With `intensity_pool="released"`, as in the released code of ZoDIAC, a caption depends on the other '

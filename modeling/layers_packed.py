@@ -1,4 +1,4 @@
-"""Linear layers with packed weights, for generation on a CPU.
+"""Linear layers with packed weights, for faster generation on a CPU.
 
 oneDNN and FBGEMM compute products of few rows faster with weights that they have rearranged for themselves ("packed").
 PyTorch rearranges them at every call; these layers do it once. The operators are private ones of PyTorch and are used
@@ -32,13 +32,13 @@ _generating: ContextVar[bool] = ContextVar("generating", default=False)
 
 
 def pack_float32(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]`, as it is."""
+    """Pack a weight `[out, in]` in float32; return the function that multiplies states by it."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
     return lambda states, bias: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
 
 
 def pack_bfloat16(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]` in bfloat16. The bias is added in float32."""
+    """Pack a weight `[out, in]` in bfloat16; return the function that multiplies states by it, with a float32 bias."""
     rounded = pack_float32(weight.to(torch.bfloat16))
 
     def product(states: Tensor, bias: Tensor | None) -> Tensor:
@@ -49,7 +49,7 @@ def pack_bfloat16(weight: Tensor) -> Product:
 
 
 def pack_float16(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]` in float16; inputs, sums and the bias are in float32.
+    """Pack a weight `[out, in]` in float16; return the function that multiplies float32 states by it.
 
     A weight with values that float16 does not have is packed as it is.
     """
@@ -65,7 +65,7 @@ def pack_float16(weight: Tensor) -> Product:
 
 
 def pack_int8(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]` in 8 bits (7 without VNNI), one scale for each output.
+    """Quantise and pack a weight `[out, in]` to 8 bits (7 without VNNI); return the function that multiplies by it.
 
     Each row of the input has its own scale as well, so that a row does not depend on the others.
     """
@@ -97,7 +97,7 @@ PACKING: dict[str, Callable[[Tensor], Product]] = {
 
 
 class PackedLayer(nn.Module):
-    """A linear layer with a packed copy of its weight. A plain layer becomes one by a change of its class.
+    """Linear layer with a packed copy of its weight; `pack` converts plain layers by changing their class.
 
     The copy is used in `generate()`, in evaluation mode and without gradients; it is left out of deep copies and
     pickles, and made again where it is missing or the weight has changed.
@@ -112,11 +112,11 @@ class PackedLayer(nn.Module):
     dropped: bool  # whether the plain weight is gone
 
     def output_by_input(self) -> Tensor:
-        """Return the weight as `[out, in]`."""
+        """Return the weight in the layout `[out, in]`."""
         return self.weight.detach()
 
     def refresh(self) -> None:
-        """Pack the weight, unless it is the one that is packed already."""
+        """Pack the weight again if it has changed since it was packed."""
         if self.dropped:
             return
         if self.weight.device.type != "cpu" or self.weight.dtype != torch.float32:
@@ -134,7 +134,7 @@ class PackedLayer(nn.Module):
         self.dropped = True
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the linear map of `[..., in]`, `[..., out]`."""
+        """Apply the linear layer to `[..., in]`; returns `[..., out]`."""
         if self.dropped and (self.training or torch.is_grad_enabled()):
             raise RuntimeError(PACKED_ERROR.format(action="train"))
         if not (self.dropped or _generating.get()) or not self._can_use(states):
@@ -144,14 +144,14 @@ class PackedLayer(nn.Module):
         return output.view(*states.shape[:-1], output.shape[-1])
 
     def _can_use(self, states: Tensor) -> bool:
-        """True if the packed weight can compute the product of this call."""
+        """Return True if the packed weight can be used for these states: evaluation, float32, CPU."""
         if self.product is None or self.training or torch.is_grad_enabled():
             return False
         plain = states.dtype == torch.float32 and states.device.type == "cpu" and states.numel() > 0
         return plain and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
 
     def train(self, mode: bool = True) -> "PackedLayer":
-        """Set training or evaluation mode."""
+        """Set training or evaluation mode; training is an error without the plain weight."""
         if mode and self.dropped:
             raise RuntimeError(PACKED_ERROR.format(action="train"))
         return super().train(mode)
@@ -167,7 +167,7 @@ class PackedLayer(nn.Module):
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the packed copy, which no other process can read."""
+        """Return the state to pickle, without the packed copy, which no other process can read."""
         if self.dropped:
             raise RuntimeError(PACKED_ERROR.format(action="copy"))
         return self.__dict__ | {"product": None, "fingerprint": None}
@@ -185,7 +185,7 @@ class PackedConv1D(PackedLayer, Conv1D):
     plain_class = Conv1D
 
     def output_by_input(self) -> Tensor:
-        """Return the weight as `[out, in]`."""
+        """Return the weight in the layout `[out, in]`."""
         return self.weight.detach().t()
 
 
@@ -195,7 +195,7 @@ PACKED_CLASSES: dict[type[nn.Module], type[PackedLayer]] = {
 
 
 def fingerprint_of(weight: Tensor) -> Tensor:
-    """Return one number for each row of a weight `[out, in]`, which changes with its content and order.
+    """Return one checksum per row of a weight `[out, in]`, which shows later whether the weight has changed.
 
     It takes one pass over the memory. The version counters of PyTorch do not tell: fused optimizers, writes to `.data`
     and inference tensors leave them as they are.
@@ -204,12 +204,12 @@ def fingerprint_of(weight: Tensor) -> Tensor:
 
 
 def has_ordinary_weight(layer: nn.Module) -> bool:
-    """Whether the weight of a layer is a parameter that no other library has replaced (quantised, sharded)."""
+    """Return True if a layer's weight is a plain parameter, neither quantised nor sharded."""
     return type(layer.weight) is nn.Parameter and type(layer.weight.data) is Tensor
 
 
 def is_plain_linear(layer: nn.Module, states: Tensor) -> bool:
-    """Whether a layer only multiplies float32 states by its weight, so that a loss may read the weight itself.
+    """Return True if a layer is only a float32 product with its weight, which a loss may then read directly.
 
     It may not under autocast or compilation, nor where a hook or another library (an adapter, for instance) takes part
     in the call.
@@ -222,7 +222,7 @@ def is_plain_linear(layer: nn.Module, states: Tensor) -> bool:
 
 
 def can_be_packed(module: nn.Module) -> bool:
-    """Whether a module is a plain linear layer on a CPU, with an ordinary tensor as its weight."""
+    """Return True if a module is a linear layer on a CPU with a plain weight and enough outputs to gain."""
     if type(module) not in PACKED_CLASSES:
         return False
     weight = module.weight
@@ -231,12 +231,12 @@ def can_be_packed(module: nn.Module) -> bool:
 
 
 def packed_layers(model: nn.Module) -> Iterator[PackedLayer]:
-    """Return the layers of a model that are packed."""
+    """Return the packed layers of a model."""
     return (module for module in model.modules() if isinstance(module, PackedLayer))
 
 
 def can_pack(weights: str) -> bool:
-    """Return whether this processor computes with weights packed as a kind of `PACKING`."""
+    """Return True if this processor computes correctly with weights packed in a format of `PACKING`."""
     if not torch.backends.mkldnn.is_available():
         return False
     try:
@@ -260,7 +260,7 @@ def pack(model: nn.Module, weights: str, drop_plain: bool) -> None:
     if types != {torch.float32}:
         raise ValueError(
             f"`weights={weights!r}` packs weights of type float32, and the captioner has "
-            f"{', '.join(sorted(str(found).removeprefix('torch.') for found in types))}: load it with "
+            f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in types))}: load it with "
             "`dtype=torch.float32`, or leave its weights as they are."
         )
     others = set(model.modules()).difference(layers)
@@ -281,7 +281,7 @@ def packed_as(model: nn.Module) -> str | None:
 
 
 def unpack(model: nn.Module) -> None:
-    """Let packed layers be plain ones again.
+    """Convert packed layers back to plain ones.
 
     Raises:
         RuntimeError: their plain weights are gone.
@@ -297,7 +297,7 @@ def unpack(model: nn.Module) -> None:
 
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
-    """Use packed weights inside, after those that have changed are packed again."""
+    """Context in which linear layers use their packed weights; changed weights are packed again first."""
     with torch.no_grad():
         for layer in packed_layers(model):
             layer.refresh()

@@ -1,4 +1,4 @@
-"""Parts of recurrent captioners: cache, LSTM cells, the attention LSTM of AoANet, and its refining encoder."""
+"""Layers of recurrent captioners: cache, LSTM cell, AoANet's attention LSTM, and its refining encoder."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ from .modeling_captioning import (
     CaptioningPreTrainedModel,
 )
 
-# What an attention LSTM decoder carries from token to token.
+# States of an attention LSTM decoder between tokens, by their names in the cache; a "memory" is the cell state.
 STATES = ("hidden", "memory", "context", "context_memory")
 
 
 class RecurrentCacheLayer(CacheLayerMixin):
-    """Cache of one recurrent layer: named states after the last token, `[rows, ...]` each, such as `hidden`."""
+    """Cache of one recurrent layer: its named states after the last token, such as `hidden` `[rows, D]`."""
 
     is_sliding = False
 
@@ -39,30 +39,30 @@ class RecurrentCacheLayer(CacheLayerMixin):
         self.states: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate nothing: the tensors come with the first update."""
+        """Record device and type; the tensors come with the first update."""
         self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
 
     def update(self, num_tokens: int, states: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Replace the states by those after `num_tokens` more tokens."""
+        """Replace the states by the new ones, after `num_tokens` more tokens."""
         first = next(iter(states.values()))
         self.lazy_initialization(first, first)
         self.states = dict(states)
         self.cumulative_length += num_tokens
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens that the states have read."""
+        """Return the number of tokens read so far."""
         return self.cumulative_length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the length of a mask over all tokens, and its offset."""
+        """Return the length of a mask over past and new tokens, and its offset 0."""
         return self.cumulative_length + query_length, 0
 
     def get_max_length(self) -> int:
-        """Return -1: there is no longest caption."""
+        """Return -1: the length of captions is not limited."""
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens.
+        """Accept a crop of 0 tokens; recurrent states cannot forget tokens.
 
         Raises:
             ValueError: there are some, and states cannot forget a token.
@@ -71,27 +71,27 @@ class RecurrentCacheLayer(CacheLayerMixin):
             raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear the states."""
         self.states, self.cumulative_length = {}, 0
 
     def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         self.states = {name: change(values) for name, values in self.states.items()}
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let the rows continue the rows `beam_idx`."""
+        """Reorder rows after a beam search step: row i continues row `beam_idx[i]`."""
         self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row."""
+        """Repeat every row `repeats` times."""
         self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows."""
+        """Keep the rows `indices`."""
         self._change_rows(lambda values: values[indices])
 
 
 class RecurrentCache(Cache):
-    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
+    """Cache of recurrent states for `generate()`, `[rows, ...]` each; states of images stay in the encoder's outputs.
 
     What belongs to images, such as projected attention keys, is in the encoder's outputs.
     """
@@ -100,7 +100,7 @@ class RecurrentCache(Cache):
         super().__init__(layer_class_to_replicate=RecurrentCacheLayer)
 
     def layer(self, layer_idx: int) -> RecurrentCacheLayer:
-        """Return the cache of a layer, new if there is none yet."""
+        """Return the cache of layer `layer_idx`; create it if it is missing."""
         while len(self.layers) <= layer_idx:
             self.layers.append(RecurrentCacheLayer())
         return self.layers[layer_idx]
@@ -111,12 +111,12 @@ class RecurrentCache(Cache):
         return layer.states if layer.get_seq_length() else None
 
     def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
-        """Replace the states of a layer by those after `num_tokens` more tokens."""
+        """Replace the states of a layer by the new ones, after `num_tokens` more tokens."""
         self.layer(layer_idx).update(num_tokens, states)
 
     @staticmethod
     def require(cache: Any) -> "RecurrentCache":
-        """Return the cache itself.
+        """Return `cache` unchanged if it is a `RecurrentCache`; otherwise raise an error.
 
         Raises:
             TypeError: it is a cache of another type.
@@ -130,7 +130,7 @@ class RecurrentCache(Cache):
 
 
 class LSTMState(NamedTuple):
-    """State of an LSTM layer: hidden state h and memory c, each `[B * K, n]`."""
+    """State of an LSTM layer: hidden state h and cell state c (`memory`), each `[B * K, n]`."""
 
     hidden: Tensor
     memory: Tensor
@@ -163,7 +163,7 @@ class LSTMCell(nn.Module):
         self.hidden_projection = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
 
     def forward(self, projected_word: Tensor, context: Tensor, state: LSTMState) -> tuple[LSTMState, LSTMGates]:
-        """Run one step.
+        """Compute one time step.
 
         Args:
             projected_word: `[B * K, 4 n]`, output of `word_projection`.
@@ -177,20 +177,22 @@ class LSTMCell(nn.Module):
         summed = projected_word + self.context_projection(context) + self.hidden_projection(state.hidden)
         i, f, g, o = summed.chunk(4, dim=-1)  # each [B * K, n]
         gates = LSTMGates(i.sigmoid(), f.sigmoid(), o.sigmoid())
-        memory = gates.forget * state.memory + gates.input * g.tanh()  # Eq. 13
-        return LSTMState(gates.output * memory.tanh(), memory), gates  # Eq. 14
+        cell = gates.forget * state.memory + gates.input * g.tanh()  # Eq. 13
+        return LSTMState(gates.output * cell.tanh(), cell), gates  # Eq. 14
 
 
 def keep_state(mask: Tensor | None, new: LSTMState, old: LSTMState) -> LSTMState:
-    """Return the new state where `mask` `[B * K]` is True, and the old state elsewhere; entries may be None."""
+    """Select the new LSTM state where `mask` `[B * K]` is True, the old one elsewhere; entries may be None."""
     if mask is None:
         return new
     pairs = zip(new, old, strict=True)
-    return LSTMState(*(None if one is None else torch.where(mask[:, None], one, other) for one, other in pairs))
+    return LSTMState(
+        *(None if new_part is None else torch.where(mask[:, None], new_part, old_part) for new_part, old_part in pairs)
+    )
 
 
 def read_lengths(token_mask: Tensor | None) -> Tensor | None:
-    """Return the number of real tokens of each row, `[B * K]`; None unless padding follows them, and nothing else.
+    """Return the number of tokens of each row, `[B * K]`; None if there is no padding, or not only at the ends.
 
     On a GPU None too: to wait for the numbers costs more than the steps that they save.
 
@@ -206,7 +208,7 @@ def read_lengths(token_mask: Tensor | None) -> Tensor | None:
 
 
 class RunningRows:
-    """The rows of text that a recurrent layer runs at each step of training: those of captions that go on.
+    """Rows of a batch whose captions have not ended at a step: a recurrent layer skips the others in training.
 
     Images are sorted by their longest caption, so that the rows of every step are the first ones.
 
@@ -225,19 +227,19 @@ class RunningRows:
         self.steps, self.images, self.rows_of_image = steps, images, len(lengths) // images
 
     def sort(self, *values: Tensor | None) -> tuple[Any, ...]:
-        """Return tensors `[B, ...]` or `[B * K, ...]` with their images sorted."""
-        parts = (None if one is None else one.unflatten(0, (self.images, -1)) for one in values)
+        """Sort tensors `[B, ...]` or `[B * K, ...]` by the longest caption of each image, longest first."""
+        parts = (None if tensor is None else tensor.unflatten(0, (self.images, -1)) for tensor in values)
         return tuple(None if part is None else part.index_select(0, self.order).flatten(0, 1) for part in parts)
 
     def cut(self, step: int, *values: Tensor | None) -> tuple[Any, ...]:
-        """Return the entries of the images that run at a step, of tensors of those that ran at the step before."""
+        """Cut tensors of the previous step to the images whose captions have not ended at this step."""
         before, now = self.counts[step - 1] if step else self.images, self.counts[step]
         if before == now:
             return values
-        return tuple(None if one is None else one[: len(one) // before * now] for one in values)
+        return tuple(None if tensor is None else tensor[: len(tensor) // before * now] for tensor in values)
 
     def stack(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the entries `[rows, ...]` of every step as `[B * K, T, ...]` in the given order; 0 after the end."""
+        """Stack the outputs `[rows, ...]` of all steps to `[B * K, T, ...]` in the original order; 0 after the end."""
         each = torch.arange(self.rows_of_image, device=self.order.device)
         rows = (self.order[:, None] * self.rows_of_image + each).flatten()  # [B * K], places of the sorted rows
         places = torch.cat([rows[: len(part)] * self.steps + step for step, part in enumerate(parts)])
@@ -247,7 +249,7 @@ class RunningRows:
 
 
 def stack_steps(steps: Sequence[tuple[Any, ...]], running: RunningRows | None) -> tuple[Any, ...]:
-    """Return records of every step, `[rows, ...]` each or None, as `[B * K, T, ...]`."""
+    """Stack tuples of outputs `[rows, ...]` (or None) of all steps to `[B * K, T, ...]` each."""
     stack = stacking(running)
     return tuple(None if parts[0] is None else stack(parts) for parts in zip(*steps, strict=True))
 
@@ -258,7 +260,7 @@ def stacking(running: RunningRows | None) -> Callable[[Sequence[Tensor]], Tensor
 
 
 def join_step_weights(parts: Sequence[Tensor | None], running: RunningRows | None) -> Tensor | None:
-    """Return the attention weights `[rows, ..., R]` of every step as `[B * K, ..., T, R]`, see `JoinedWeights`."""
+    """Join the attention weights `[rows, ..., R]` of all steps to `[B * K, ..., T, R]`, see `JoinedWeights`."""
     if parts[0] is None:
         return None
     stack = stacking(running)
@@ -266,7 +268,7 @@ def join_step_weights(parts: Sequence[Tensor | None], running: RunningRows | Non
 
 
 def initialize_as_torch(module: nn.Module) -> None:
-    """Initialise linear maps, LSTM cells and word embeddings of a module as PyTorch does, for `_init_weights`.
+    """Initialise linear layers, LSTM cells and word embeddings of a module as PyTorch does, for `_init_weights`.
 
     Linear maps are uniform in +-1 / sqrt(inputs), LSTM cells in +-1 / sqrt(n), embeddings normal with deviation 1.
     """
@@ -285,7 +287,7 @@ def initialize_as_torch(module: nn.Module) -> None:
 
 
 class AttendedContext(nn.Module):
-    """The context of one step from the attended vector and the state of the attention LSTM.
+    """Context vector of one step, from the attended vector and the hidden state of the attention LSTM.
 
     Args:
         kind: `"aoa"`: attention on attention; `"lstm"`: a second LSTM, whose hidden state is the context; `"base"`: a
@@ -306,16 +308,16 @@ class AttendedContext(nn.Module):
 
     @property
     def has_memory(self) -> bool:
-        """Whether the context has a memory beside it, which is carried from step to step."""
+        """True if the context comes from an LSTM, whose cell state is carried from step to step."""
         return self.kind == "lstm"
 
     def forward(self, attended: Tensor, hidden: Tensor, state: LSTMState) -> tuple[LSTMState, Tensor | None]:
-        """Return the new context `[B * K, D]`, with its memory or None, and the gate `[B * K, D]` of `"aoa"`.
+        """Return the context `[B * K, D]` with its cell state or None, and the gate `[B * K, D]` of `"aoa"`.
 
         Args:
             attended: `[B * K, W]`.
             hidden: `[B * K, D]`, of the attention LSTM.
-            state: the context and its memory before the step.
+            state: the context and its cell state before the step.
         """
         if self.kind == "aoa":
             context, gate = self.aoa.with_gate(attended, hidden)
@@ -326,7 +328,7 @@ class AttendedContext(nn.Module):
 
 
 class AttentionLSTMGates(NamedTuple):
-    """Gates of an attention LSTM decoder.
+    """Gates of an attention LSTM decoder over all tokens.
 
     Args:
         context: gate of attention on attention, `[B * K, T, D]`; None for other contexts.
@@ -338,7 +340,7 @@ class AttentionLSTMGates(NamedTuple):
 
 
 class AttentionLSTMLayer(GradientCheckpointingLayer):
-    """Attention LSTM, attention and context over all tokens of a batch of captions (AoANet, section 3.2.2).
+    """Attention LSTM with attention and context, over all tokens of a batch of captions (AoANet, section 3.2.2).
 
     The LSTM reads the word, and the sum of a global vector of the image and the previous context; its state is the
     query of the attention.
@@ -376,12 +378,12 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
         token_mask: Tensor | None,
         lengths: Tensor | None,
         hidden: Tensor,
-        memory: Tensor,
+        cell: Tensor,
         context: Tensor,
-        context_memory: Tensor | None,
+        context_cell: Tensor | None,
         *prepared: Any,
     ) -> tuple[Tensor | None, ...]:
-        """Run all steps.
+        """Compute all time steps of a batch of captions.
 
         Args:
             words: `[B * K, T, E]`.
@@ -389,8 +391,8 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
             token_mask: `[B * K, T]`, True = a real token; other tokens do not change the states.
             lengths: `[B * K]`, tokens of each row that are run (see `RunningRows`) instead of all; the states after
                 the last step are then those of the longest captions.
-            hidden, memory: state of the attention LSTM before the first step, `[B * K, D]`.
-            context, context_memory: context before the first step, `[B * K, D]`, and its memory or None.
+            hidden, cell: hidden and cell state of the attention LSTM before the first step, `[B * K, D]`.
+            context, context_cell: context before the first step, `[B * K, D]`, and its cell state or None.
             prepared: what the attention reads of the images.
 
         Returns:
@@ -400,11 +402,11 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
         """
         running = None if lengths is None else RunningRows(lengths, len(prepared[0]), words.shape[1])
         if running is not None:
-            words, global_state, hidden, memory, context, context_memory, *prepared = running.sort(
-                words, global_state, hidden, memory, context, context_memory, *prepared
+            words, global_state, hidden, cell, context, context_cell, *prepared = running.sort(
+                words, global_state, hidden, cell, context, context_cell, *prepared
             )
             token_mask = None  # padding follows the tokens, and is not run
-        state, read = LSTMState(hidden, memory), LSTMState(context, context_memory)
+        state, read = LSTMState(hidden, cell), LSTMState(context, context_cell)
         steps, step_weights = [], []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 D]
         for step in range(words.shape[1] if running is None else len(running.counts)):
@@ -425,7 +427,7 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
 
 
 class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):
-    """Base class of captioners with a refining encoder and an attention LSTM: cache, initialisation, split rules."""
+    """Base class of captioners with a refining encoder and an attention LSTM."""
 
     _no_split_modules = ["RefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
     _is_stateful = True
@@ -433,7 +435,7 @@ class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as PyTorch does, which the released codes rely on."""
+        """Initialise as PyTorch does, on which the released codes rely."""
         super()._init_weights(module)
         if isinstance(module, (CaptioningEncoder, CaptioningForConditionalGeneration)):
             for name, child in module.named_children():
@@ -443,13 +445,13 @@ class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):
             initialize_as_torch(module)
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return the gate of attention on attention for each token `[B * K, T]`."""
+        """Return the gate of attention on attention for each token `[B * K, T]`, averaged over features."""
         context = outputs.gates[-1].context if outputs.gates else None
         return {} if context is None else {"attention gate": context.mean(-1)}
 
 
 class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
-    """Base of recurrent decoders with an attention LSTM: embeddings, states, cache and records around the layer.
+    """Base class of attention LSTM decoders: word embeddings, states, cache and outputs around the layer.
 
     A subclass sets the modules below.
 
@@ -507,7 +509,8 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         prepared = self.layer.attention.prepare(encoder_outputs, rows)
         inputs = self.dropout(words.relu())
         can_skip = self.training and cache is None and self.skips_padding
-        can_skip = can_skip and all(one is None or isinstance(one, Tensor) for one in prepared)  # no mask of flex
+        # Rows cannot be cut from a mask of flex attention.
+        can_skip = can_skip and all(value is None or isinstance(value, Tensor) for value in prepared)
         lengths = read_lengths(token_mask) if can_skip else None
         outputs, weights, context_gates, attention_gates, *last = self.layer(
             inputs, vectors, token_mask, lengths, *(first.get(name) for name in STATES), *prepared
@@ -526,7 +529,7 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
 
 
 class RefiningStep(NamedTuple):
-    """Inputs of all refining layers beside the regions.
+    """Masks, relations and shared modules that every refining layer reads beside the regions.
 
     Args:
         attention_mask: of the regions, in the form that attentions without a graph take.
@@ -542,13 +545,13 @@ class RefiningStep(NamedTuple):
 
 
 class RefiningLayer(GradientCheckpointingLayer):
-    """Pre-norm self-attention over regions, with attention on attention or a projection after it (AoANet).
+    """Encoder layer of AoANet: pre-norm self-attention over regions, then attention on attention or a projection.
 
     `x + dropout(f(LN(x)))`, and `x + dropout(FF(LN(x)))` if `inner_size` is given.
 
     Args:
         hidden_size: D.
-        attention: called with the normalised regions as queries and as memory, and with what `read` returns; returns
+        attention: called with the normalised regions as queries and as keys, and with what `read` returns; returns
             the joined heads `[B, R, W]`, attention weights or None, and what else it records.
         output: `AttentionOnAttention` of joined heads and normalised regions, or `nn.Linear(W, D)` of the heads.
             Both are None in layers that share those of `RefiningStep`.
@@ -573,11 +576,11 @@ class RefiningLayer(GradientCheckpointingLayer):
         self.feed_forward_residual = Residual(hidden_size, **around) if inner_size else None
 
     def read(self, step: RefiningStep) -> tuple[Any, ...]:
-        """Return what the attention reads beside the regions."""
+        """Return the arguments of the attention beside queries and keys: the mask."""
         return (step.attention_mask,)
 
     def forward(self, regions: Tensor, step: RefiningStep) -> tuple[Any, ...]:
-        """Return refined regions `[B, R, D]`, attention weights, and what the attention records, or else the gate.
+        """Return refined regions `[B, R, D]`, attention weights, and the gate or the records of the attention.
 
         The gate of attention on attention is `[B, R, D]`; None for a projection.
         """
@@ -597,7 +600,7 @@ class RefiningLayer(GradientCheckpointingLayer):
 
 
 class RefiningEncoder(AttentionLSTMPreTrainedModel, CaptioningEncoder):
-    """Base of the encoders of AoANet and Image Transformer: refined regions, and what an attention LSTM reads of them.
+    """Base of the encoders of AoANet and Image Transformer: refining layers, then keys and values for the decoder.
 
     A subclass sets the modules below.
 
@@ -617,14 +620,14 @@ class RefiningEncoder(AttentionLSTMPreTrainedModel, CaptioningEncoder):
     dropout: nn.Dropout
 
     def add_global_vector(self, config: Any) -> None:
-        """Add the modules of the vector of the image, by `config.global_vector`."""
+        """Create the projection of the global image vector that `config.global_vector` needs."""
         sizes = {"projected": config.region_feature_size, "given": config.global_feature_size}
-        found = sizes.get(config.global_vector)
-        self.global_projection = nn.Linear(found, config.hidden_size) if found else None
+        vector_size = sizes.get(config.global_vector)
+        self.global_projection = nn.Linear(vector_size, config.hidden_size) if vector_size else None
         self.dropout = nn.Dropout(config.dropout)
 
     def global_state(self, regions: RegionFeatures, refined: Tensor, given: Tensor | None) -> Tensor:
-        """Return the vector `[B, D]` of each image that the LSTM reads, by `config.global_vector`.
+        """Return the global vector `[B, D]` of each image that the LSTM reads, by `config.global_vector`.
 
         Raises:
             ValueError: `global_features` are missing, not read, or of another width.
@@ -663,7 +666,7 @@ class RefiningEncoder(AttentionLSTMPreTrainedModel, CaptioningEncoder):
         output_hidden_states: bool,
         output_gates: bool,
     ) -> CaptioningEncoderOutput:
-        """Run the layers on projected regions.
+        """Run the refining layers on projected regions, and project keys and values for the decoder.
 
         Args:
             regions: the regions as they came in.

@@ -1,4 +1,4 @@
-"""Attentions of recurrent decoders, from the state of a step to the regions of its image."""
+"""Attention of recurrent decoders: from the state of one step to the regions of the image."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class PreparedDotAttention(MultiHeadAttention):
     def forward(  # type: ignore[override]
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from a query of every row to the regions of its image.
+        """Attend from one query per text row to the regions of its image.
 
         Args:
             queries: `[B * K, D]`, the rows of an image next to each other.
@@ -66,7 +66,7 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(attention_size, 1)
 
     def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
-        """Compute weights `[B, K, R]`.
+        """Return the attention weights `[B, K, R]`.
 
         Args:
             queries: `[B * K, Q]`; the K rows of an image are consecutive.
@@ -83,7 +83,7 @@ class AdditiveAttention(nn.Module):
 
 
 class DotRegionAttention(nn.Module):
-    """Multi-head dot attention of one step of a recurrent decoder, over keys and values of the encoder.
+    """Multi-head dot-product attention of one step of a recurrent decoder, over the encoder's keys and values.
 
     The encoder's `level_states` `[B, 2, R, W]` are the keys and the values.
 
@@ -110,7 +110,7 @@ class DotRegionAttention(nn.Module):
         self.attention = PreparedDotAttention(config, hidden_size, num_heads, scale, dropout)
 
     def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
-        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        """Return keys, values and mask for B * K text rows, which all steps share."""
         keys, values = encoder_outputs.level_states.unbind(1)  # each [B, R, W]
         queries = keys.new_empty(keys.shape[0], rows // keys.shape[0], 0)  # [B, K, 0]: a mask needs the shape only
         return keys, values, create_region_mask(self.attention.config, queries, keys, encoder_outputs.region_mask)

@@ -1,4 +1,4 @@
-"""Projection of region features, the norms around it, their mean, and what images have for their captions."""
+"""Layers over regions: projection of features, layer and batch norm, mean; repetition of images for their captions."""
 
 from collections.abc import Callable
 
@@ -23,16 +23,16 @@ class UnbiasedLayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, states: Tensor) -> Tensor:
-        """Normalise `[..., D]`."""
+        """Normalise the last axis of `[..., D]`."""
         deviation = states.std(-1, keepdim=True)
         return self.weight * (states - states.mean(-1, keepdim=True)) / (deviation + self.eps) + self.bias
 
 
 class RegionBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of regions `[B, R, D]`, whose statistics are those of the real regions of a batch."""
+    """Batch normalisation of regions `[B, R, D]` that ignores padding in its statistics."""
 
     def forward(self, regions: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Normalise `[B, R, D]`.
+        """Normalise regions `[B, R, D]`.
 
         Args:
             mask: `[B, R]`, True = a real region; the others become 0 in training. None: all are real.
@@ -46,7 +46,7 @@ REGION_NORMS = ("none", "layer", "batch_input", "batch")
 
 
 class RegionProjection(nn.Module):
-    """Projection of region features to the width of the model: linear, activation, dropout, and norms around them.
+    """Projection of region features to the width of the model: linear layer, activation, dropout, norms.
 
     Args:
         feature_size: D_in of the regions.
@@ -78,7 +78,7 @@ class RegionProjection(nn.Module):
             self.norm = RegionBatchNorm(hidden_size)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Project `[B, R, D_in]` to `[B, R, D]`.
+        """Project region features `[B, R, D_in]` to `[B, R, D]`.
 
         Args:
             mask: `[B, R]`, True = a real region; None: all are.
@@ -92,7 +92,7 @@ class RegionProjection(nn.Module):
 
 
 def rows_of_images(values: Tensor, rows: int) -> Tensor:
-    """Repeat what images have for their text rows, `[B, ...]` to `[B * K, ...]`.
+    """Repeat each image's values for its K text rows: `[B, ...]` to `[B * K, ...]`.
 
     Unlike `repeat_interleave`, K may be free in a program that is exported to ONNX.
     """
@@ -100,7 +100,7 @@ def rows_of_images(values: Tensor, rows: int) -> Tensor:
 
 
 def mean_of_visible(states: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over visible regions, `[B, R, D]` to `[B, D]`.
+    """Average the visible regions of each image: `[B, R, D]` to `[B, D]`.
 
     Args:
         mask: `[B, R]`, True = visible; None: all are.

@@ -1,4 +1,4 @@
-"""Layers of Transformer captioners: region encoders that keep all levels, level gates, and the text decoder."""
+"""Layers of Transformer captioners: multi-level region encoder, level gates, cached self-attention, text decoder."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ LayerOutput = tuple[Tensor, Tensor | None, Tensor | None, Any]
 
 
 class TransformerPreTrainedModel(CaptioningPreTrainedModel):
-    """Base class of Transformer captioners that start from random weights: their initialisation."""
+    """Base class of Transformer captioners without pretrained parts: initialisation by Xavier."""
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -50,19 +50,19 @@ class TransformerPreTrainedModel(CaptioningPreTrainedModel):
             module.reset()
 
     def _init_words(self, weight: Tensor) -> None:
-        """Initialise the table of words `[V, D]`."""
+        """Initialise the word embedding `[V, D]`."""
         init.xavier_uniform_(weight)
 
 
 class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention over regions and a feed-forward layer, with their residuals.
+    """Base of encoder layers: self-attention over regions and a feed-forward layer, with residual connections.
 
     A subclass has the attention `self_attn`, which returns the attended regions and what else it records, the layer
     `feed_forward`, and their connections `self_attn_residual` and `feed_forward_residual`.
     """
 
     def forward(self, regions: Tensor, mask: Any) -> tuple[Any, ...]:
-        """Return encoded regions `[B, R, D]`, and what the attention records: its weights `[B, H, R, R]` first."""
+        """Return encoded regions `[B, R, D]`, then what the attention records: its weights `[B, H, R, R]` first."""
         states = self.self_attn_residual.before(regions)
         attended, *records = self.self_attn(states, states, mask)
         regions = self.self_attn_residual.after(regions, attended)
@@ -71,10 +71,10 @@ class EncoderLayer(GradientCheckpointingLayer):
 
 
 class TransformerEncoderLayer(EncoderLayer):
-    """Encoder layer whose parts are modules.
+    """Encoder layer built from an attention, a feed-forward layer and residual connections.
 
     Args:
-        self_attn: called with queries, memory and mask.
+        self_attn: called with queries, key-value states and mask.
         feed_forward: position-wise layer, such as `FeedForward`.
         residual: makes a `Residual` for each of the two, which decides on the place of the norm.
     """
@@ -89,19 +89,19 @@ class TransformerEncoderLayer(EncoderLayer):
 
 @dataclass(frozen=True)
 class ActivatedResidual(ResidualRule):
-    """Residual connection over modules of a layer, with an activation after a pre-norm sub-layer."""
+    """Residual connection that uses a layer's norm and dropout, with a ReLU after a pre-norm sub-layer."""
 
     norm: nn.Module
     dropout: nn.Module
     norm_first: bool
 
     def after(self, states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to its residual stream `[..., D]`."""
+        """Add the sub-layer's output, after a ReLU if pre-norm, to the residual stream `[..., D]`."""
         return super().after(states, output.relu() if self.norm_first else output)
 
 
 class RegionEncoderLayer(EncoderLayer):
-    """Encoder layer of M2 and VisualGPT, whose norms and projections have the names of stored weights.
+    """Encoder layer of M2 and VisualGPT, with the weight names of their checkpoints.
 
     Args:
         config: selects the attention implementation.
@@ -141,12 +141,12 @@ class RegionEncoderLayer(EncoderLayer):
     feed_forward_residual = property(lambda self: ActivatedResidual(self.ffn_norm, self.dropout, self.reordered))
 
     def feed_forward(self, regions: Tensor) -> Tensor:
-        """Return `W_2 relu(W_1 x)` of `[B, R, D]`, with dropout after the activation."""
+        """Apply the feed-forward layer `W_2 relu(W_1 x)` to regions `[B, R, D]`."""
         return self.fc2(self.dropout(self.fc1(regions).relu()))
 
 
 def visible_regions(config: Any, projected: Tensor, region_mask: Tensor | None) -> Tensor | None:
-    """Return the mask `[B, R]` of regions to attend to (True), or None for all regions.
+    """Return the mask `[B, R]` of regions that attention reads, by `config.region_mask_rule`; None: all.
 
     Args:
         config: read is `region_mask_rule`.
@@ -166,7 +166,7 @@ def encode_levels(
     final_norm: nn.Module | None = None,
     output_gates: bool = False,
 ) -> CaptioningEncoderOutput:
-    """Encode projected regions with every layer and return all levels; without layers, the regions themselves.
+    """Run encoder layers on projected regions and stack their outputs as levels; without layers, stack the regions.
 
     Args:
         config: selects the attention implementation.
@@ -196,7 +196,7 @@ def encode_levels(
 
 
 class MultiLevelEncoder(CaptioningEncoder):
-    """Encoder of M2 and VisualGPT: `LN(dropout(f(W x)))` of the region features, and layers that are all returned.
+    """Encoder of M2 and VisualGPT: `LN(dropout(f(W x)))` of the regions, then layers whose outputs are all levels.
 
     The configuration has `hidden_size`, `encoder_layers`, `encoder_dropout` and `region_mask_rule`. A subclass sets
     `activation` and `make_layer`.
@@ -219,7 +219,7 @@ class MultiLevelEncoder(CaptioningEncoder):
 
     @staticmethod
     def make_layer(config: Any) -> nn.Module:
-        """Return a new layer; implemented by the architecture."""
+        """Build an encoder layer; implemented by the architecture."""
         raise NotImplementedError
 
     def linear(self, regions: RegionFeatures) -> Tensor:
@@ -229,14 +229,14 @@ class MultiLevelEncoder(CaptioningEncoder):
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
-        """Encode regions with every layer; return all levels."""
+        """Encode regions `[B, R, D_in]`; return the output of every layer."""
         hidden = self.input_norm(self.dropout(self.activation(self.linear(regions))))
         visible = visible_regions(self.config, hidden, regions.region_mask)
         return encode_levels(self.config, self.layers, hidden, visible, output_attentions, output_hidden_states)
 
 
 class LevelGates(nn.Module):
-    """Learned gates, one per encoder level, of the stream and the attended vector of that level.
+    """Learned gates between the decoder's hidden states and the attended vector of each encoder level.
 
     Args:
         hidden_size: D.
@@ -250,25 +250,25 @@ class LevelGates(nn.Module):
         self.levels = nn.ModuleList([nn.Linear(2 * hidden_size, hidden_size) for _ in range(num_levels)])
 
     def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """Compute gates `[B, T, N, D]` from the stream `[B, T, D]` and attended vectors `[B, T, N, D]`."""
+        """Return gates `[B, T, N, D]` from hidden states `[B, T, D]` and attended vectors `[B, T, N, D]`."""
         gates = [gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)]
         stacked = torch.stack(gates, dim=2)
         return stacked.softmax(2) if self.activation == "softmax" else stacked.sigmoid()
 
 
 def gates_by_level(gates: Tensor | None) -> dict[str, Tensor]:
-    """Return gates `[B, T, N, D]` of encoder levels as `[B, T]` by level, averaged over features; none for None."""
+    """Average gates `[B, T, N, D]` over features: `[B, T]` by the name of the encoder level; none for None."""
     levels = () if gates is None else gates.mean(-1).unbind(-1)
     return {f"gate of level {index}": gate for index, gate in enumerate(levels, start=1)}
 
 
 def meshed_sum(gates: Tensor, attended: Tensor) -> Tensor:
-    """Sum gated levels `[B, T, N, D]` to `[B, T, D]`, divided by sqrt(N) (M2, Eq. 7)."""
+    """Sum attended levels `[B, T, N, D]`, weighted by gates, to `[B, T, D]`, divided by sqrt(N) (M2, Eq. 7)."""
     return (gates * attended).sum(2) / math.sqrt(attended.shape[2])
 
 
 class CachedSelfAttention(MultiHeadAttention):
-    """Causal self-attention over text rows, whose keys and values are cached.
+    """Causal self-attention over text rows, with cached keys and values.
 
     Args:
         config, hidden_size, num_heads, key_dim, value_dim, dropout: see `MultiHeadAttention`.
@@ -299,7 +299,7 @@ class CachedSelfAttention(MultiHeadAttention):
 
 
 def sinusoids(num_positions: int, hidden_size: int) -> Tensor:
-    """Return the table of sinusoidal positions `[P, D]` (Vaswani et al., 2017, section 3.5)."""
+    """Return sinusoidal position embeddings `[P, D]` (Vaswani et al., 2017, section 3.5)."""
     positions = torch.arange(num_positions, dtype=torch.float32)[:, None]
     rates = torch.exp(torch.arange(0, hidden_size, 2, dtype=torch.float32) * (-math.log(10000.0) / hidden_size))
     table = torch.zeros(num_positions, hidden_size)
@@ -309,7 +309,7 @@ def sinusoids(num_positions: int, hidden_size: int) -> Tensor:
 
 
 class PositionTable(nn.Module):
-    """Table of positions `[P, D]` that is saved with the model.
+    """Position embeddings `[P, D]`, fixed or learned, saved with the model.
 
     Args:
         num_positions: P.
@@ -331,24 +331,25 @@ class PositionTable(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Fill the table: sinusoids, or values from the uniform law of Xavier."""
+        """Initialise the embeddings: sinusoids, or Xavier's uniform law."""
         if self.kind == "sinusoidal":
             init.copy_(self.weight, sinusoids(*self.weight.shape))
         else:
             init.xavier_uniform_(self.weight)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Return the entries `[..., D]` of positions `[...]`."""
+        """Return the embeddings `[..., D]` of positions `[...]`."""
         return nn.functional.embedding(positions, self.weight)
 
 
 class DecoderStep(NamedTuple):
-    """Inputs that all layers of a text decoder read beside the hidden states.
+    """Encoder outputs, masks and cache that all layers of a text decoder read beside the hidden states.
 
     Args:
         encoder_outputs: of B images.
         causal_mask: mask of self-attention, in the form of the attention implementation.
-        memory_masks: masks of cross-attention by the name of the memory, in the form of the attention implementation.
+        memory_masks: masks of cross-attention by the name of its encoder states (`"region"`), in the form of the
+            attention implementation.
         token_mask: `[B * K, T, 1]`, 1 = a real token, 0 = hidden; None: all are real.
         zeroes_hidden: whether the stream is zeroed at hidden tokens (the rule `"pad_id"` of released code).
         cache: a `CaptionCache`, or None.
@@ -362,12 +363,12 @@ class DecoderStep(NamedTuple):
     cache: Any
 
     def without_hidden(self, stream: Tensor) -> Tensor:
-        """Zero the stream `[B * K, T, D]` at hidden tokens, if the rule says so."""
+        """Set hidden states `[B * K, T, D]` to 0 at hidden tokens, with the token mask rule "pad_id"."""
         return stream * self.token_mask if self.zeroes_hidden and self.token_mask is not None else stream
 
 
 class TransformerDecoderLayer(GradientCheckpointingLayer):
-    """Decoder layer of a Transformer: self-attention, attention to the last encoder level, and a feed-forward layer.
+    """Transformer decoder layer: self-attention, cross-attention to the last encoder level, and feed-forward layer.
 
     Args:
         self_attn: called with the stream, the causal mask and the cache, such as `CachedSelfAttention`.
@@ -394,7 +395,7 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
     def attend_regions(
         self, stream: Tensor, levels: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Add what is attended in the last level to the stream `[B * K, T, D]`.
+        """Add the cross-attention to the last encoder level to the hidden states `[B * K, T, D]`.
 
         Returns:
             The stream, the weights `[B * K, 1, H, T, R]` and gates (here none).
@@ -404,7 +405,7 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
         return self.cross_attn_residual.after(stream, attended[:, :, 0]), weights, None
 
     def forward(self, hidden: Tensor, levels: Tensor, step: DecoderStep) -> LayerOutput:
-        """Run the layer.
+        """Run self-attention, cross-attention and the feed-forward layer.
 
         Args:
             hidden: `[B * K, T, D]`.
@@ -421,7 +422,7 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
 
 
 class TransformerTextDecoder(CaptioningPreTrainedModel):
-    """Base of Transformer decoders: masks, cache, positions and records around the layers of an architecture.
+    """Base class of Transformer decoders: masks, cache, positions and outputs around an architecture's layers.
 
     A subclass sets the modules below. Its layers are called with the stream, the encoder levels and a `DecoderStep`,
     unless it has a `run_layer` of its own.
@@ -440,7 +441,7 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
     # Position of the first token in the table of positions.
     first_position = 0
     embedding_scale: float = 1.0
-    # Memories that the decoder attends to, see `CaptioningEncoderOutput.memory`.
+    # Names of the encoder states that the decoder attends to, see `CaptioningEncoderOutput.memory`.
     memory_names: ClassVar[tuple[str, ...]] = ("region",)
 
     token_embedding: nn.Embedding
@@ -450,12 +451,12 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
     final_norm: nn.Module
 
     def run_layer(self, index: int, hidden: Tensor, step: DecoderStep) -> LayerOutput:
-        """Run layer `index` on text rows `[B * K, T, D]`; default: it reads the encoder levels."""
+        """Run layer `index` on hidden states `[B * K, T, D]`; by default it reads all encoder levels."""
         return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
 
     @property
     def mask_config(self) -> Any:
-        """The configuration from which masks and caches are made."""
+        """Configuration of which transformers makes masks and caches."""
         return self.config
 
     def new_cache(self) -> CaptionCache:
@@ -463,7 +464,7 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
         return CaptionCache(DynamicCache(config=self.mask_config))
 
     def positions(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Return the positions of tokens in the table, `[T]` or `[B * K, T]`; padding on the left takes none.
+        """Return the position of each token, `[T]` or `[B * K, T]`; padding on the left is not counted.
 
         Raises:
             ValueError: if the caption is longer than the table.
@@ -480,21 +481,21 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
         return real + self.first_position
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute scaled token embeddings plus positions `[B * K, T, D]`, with dropout."""
+        """Return token embeddings plus position embeddings `[B * K, T, D]`, after dropout."""
         positions = self.positions(input_ids, attention_mask, past_length)
         words = self.token_embedding(input_ids) * self.embedding_scale
         return self.dropout(words + self.position_embedding(positions))
 
     def hide_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the token mask `[B * K, past + T]`: as given, or by the rule of the configuration."""
+        """Return the token mask `[B * K, past + T]`: `attention_mask`, or by `config.token_mask_rule`."""
         return visible_tokens(self.config, input_ids) if attention_mask is None else attention_mask
 
     def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
-        """Return the mask of a memory for text rows that are folded onto their image.
+        """Return the cross-attention mask of encoder states for K * T queries per image.
 
         Args:
             hidden: `[B * K, T, D]`.
-            states: `[B, N, D]`, the memory.
+            states: `[B, N, D]`, the encoder states.
             mask: `[B, N]`, True = visible; None: all.
         """
         # The mask function reads only the shape of its queries: [B, K * T], as cross-attention folds them.
@@ -532,8 +533,10 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
         causal_mask = create_causal_mask(
             config=self.mask_config, inputs_embeds=hidden, attention_mask=attention_mask, cache=cache
         )
-        memories = {name: encoder_outputs.memory(name) for name in self.memory_names}
-        memory_masks = {name: self.memory_mask(hidden, *memory) for name, memory in memories.items()}
+        encoder_states = {name: encoder_outputs.memory(name) for name in self.memory_names}
+        memory_masks = {
+            name: self.memory_mask(hidden, *states_and_mask) for name, states_and_mask in encoder_states.items()
+        }
         token_mask = None
         if attention_mask is not None and attention_mask.ndim == 2:
             token_mask = attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)  # [B * K, T, 1]

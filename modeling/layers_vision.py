@@ -1,4 +1,4 @@
-"""Vision parts of captioners, which make regions of images: backbones and detectors, and how they are loaded."""
+"""Vision models that compute regions of images: backbones (grid cells), detectors (queries), and their loading."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def grid_boxes(height: int, width: int, device: Any) -> Tensor:
-    """Return the boxes `[height * width, 4]` of the cells of a grid, row by row, float32 in normalised xyxy."""
+    """Return the boxes `[height * width, 4]` of a grid's cells, row by row, float32 in normalised xyxy."""
     top, left = torch.meshgrid(torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij")
     corners = torch.stack((left / width, top / height, (left + 1) / width, (top + 1) / height), dim=-1)
     return corners.flatten(0, 1).float()
@@ -67,7 +67,7 @@ def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
 
 
 def tokens_to_map(tokens: Tensor, pixel_values: Tensor, patch_size: Any) -> Tensor:
-    """Arrange the patch tokens of `[B, L, D]`, without prefix tokens, in a map `[B, D, h, w]`.
+    """Arrange the patch tokens of `[B, L, D]`, without prefix tokens, in a feature map `[B, D, h, w]`.
 
     Raises:
         ValueError: if the number of tokens does not fit the image, or the patch size is unknown.
@@ -85,7 +85,7 @@ ATTENTION_FLAGS = {"sdpa": "_supports_sdpa", "flex_attention": "_supports_flex_a
 
 
 def supported_attention(model_class: Any, requested: Any) -> Any:
-    """Return the attention implementation that was requested if a model class has it, else `"eager"`.
+    """Return the requested attention implementation if a model class supports it, else `"eager"`.
 
     A CNN, for instance, has no attention to implement.
     """
@@ -94,24 +94,28 @@ def supported_attention(model_class: Any, requested: Any) -> Any:
 
 
 def supported_attentions(auto_class: Any, config: PreTrainedConfig, requested: Any) -> Any:
-    """Return the attention implementation of a vision model by its configuration, and of its backbone if it has one.
+    """Return the attention implementation of a vision model, by sub-configuration if it has a backbone.
 
     Args:
         auto_class: the Auto class that builds it.
         config: its configuration.
         requested: see `supported_attention`.
     """
-    own = supported_attention(auto_class._model_mapping[type(config)], requested)
+    model_attention = supported_attention(auto_class._model_mapping[type(config)], requested)
     backbone = getattr(config, "backbone_config", None)
     if backbone is None:
-        return own
-    known = type(backbone) in AutoBackbone._model_mapping
-    inner = supported_attention(AutoBackbone._model_mapping[type(backbone)], requested) if known else "eager"
-    return {"": own, "backbone_config": inner}
+        return model_attention
+    is_from_transformers = type(backbone) in AutoBackbone._model_mapping
+    backbone_attention = (
+        supported_attention(AutoBackbone._model_mapping[type(backbone)], requested)
+        if is_from_transformers
+        else "eager"
+    )
+    return {"": model_attention, "backbone_config": backbone_attention}
 
 
 class VisionBackbone(nn.Module):
-    """Vision model that computes region features.
+    """Vision model whose feature map gives the regions of an image, one per grid cell.
 
     The model is built from its configuration; nothing is downloaded.
 
@@ -145,7 +149,7 @@ class VisionBackbone(nn.Module):
         return self
 
     def feature_map(self, pixel_values: Tensor) -> Tensor:
-        """Compute the map `[B, D, h, w]` of the configured layer."""
+        """Compute the feature map `[B, D, h, w]` of the configured layer."""
         every_layer = self.feature_layer != -1
         outputs = self.model(pixel_values=pixel_values, output_hidden_states=every_layer)
         states = outputs.hidden_states[self.feature_layer] if every_layer else outputs.last_hidden_state
@@ -155,7 +159,7 @@ class VisionBackbone(nn.Module):
 
     @property
     def channels_last(self) -> bool:
-        """Whether maps are `[B, h, w, D]`, as in some hierarchical transformers of timm."""
+        """True if feature maps are `[B, h, w, D]`, as in some hierarchical transformers of timm."""
         return getattr(getattr(self.model, "timm_model", None), "output_fmt", "NCHW") == "NHWC"
 
     @property
@@ -167,7 +171,7 @@ class VisionBackbone(nn.Module):
         return getattr(self.model.config, "patch_size", None)
 
     def pooled(self, features: Tensor) -> list[Tensor]:
-        """Return the map `[B, D, h, w]` at every scale of the configuration."""
+        """Return the feature map `[B, D, h, w]` pooled to each configured grid size; as it is without one."""
         if self.grid_size is None:
             return [features]
         sizes = [self.grid_size] if isinstance(self.grid_size, int) else self.grid_size
@@ -175,7 +179,7 @@ class VisionBackbone(nn.Module):
 
     @staticmethod
     def pieces(pixel_values: Tensor) -> Sequence[Tensor]:
-        """Split a batch into the parts that are computed in turn.
+        """Split a batch of images into smaller ones that are computed in turn; on a CPU in inference only.
 
         On a CPU without gradients these are a few images each, with channels last, which convolutions read fastest.
         """
@@ -185,7 +189,7 @@ class VisionBackbone(nn.Module):
         return [piece.contiguous(memory_format=torch.channels_last) for piece in pixel_values.split(IMAGES_AT_ONCE)]
 
     def forward(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> RegionFeatures:
-        """Return the cells of a grid over images `[B, C, H, W]`, row by row, scale after scale.
+        """Return the grid cells of images `[B, C, H, W]` as regions, row by row, grid after grid.
 
         Raises:
             ValueError: a `pixel_mask` is given.
@@ -202,7 +206,7 @@ class VisionBackbone(nn.Module):
 
 
 class VisionDetector(VisionBackbone):
-    """Detector of transformers whose best queries are the regions: states, boxes and scores.
+    """Detector of transformers whose best queries are the regions: hidden states, boxes and scores.
 
     It stays in evaluation mode in training too: groups of queries, queries with noise and dropout belong to the loss
     of detection. Gradients reach its states; heads that the states do not depend on stay frozen.
@@ -226,7 +230,7 @@ class VisionDetector(VisionBackbone):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "VisionDetector":
-        """Set training mode of the gradients; the detector itself stays in evaluation mode."""
+        """Set training mode; the detector stays in evaluation mode, and its heads get no gradients."""
         super().train(mode)
         self.model.eval()
         for name, parameter in self.model.named_parameters():
@@ -236,12 +240,12 @@ class VisionDetector(VisionBackbone):
 
     def forward(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> RegionFeatures:
         """Return the regions of images `[B, C, H, W]`, see `detect`."""
-        found = self.detect(pixel_values, pixel_mask)
+        regions = self.detect(pixel_values, pixel_mask)
         names = ("region_features", "region_boxes", "region_mask")
-        return RegionFeatures(**{name: found[name] for name in names})
+        return RegionFeatures(**{name: regions[name] for name in names})
 
     def detect(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> DetectedRegions:
-        """Return the queries with the best scores, the best first, and cells of a grid if the configuration asks.
+        """Return the highest-scoring queries as regions, best first, then grid cells if configured.
 
         Every image is computed without its padding, with those of its size, so that its regions do not depend on the
         rest of the batch, and boxes relate to the image.
@@ -255,18 +259,18 @@ class VisionDetector(VisionBackbone):
             ValueError: the mask has another shape, or padding is to be exported.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            rows, found = [], []
+            rows, parts = [], []
             for of_size, images in self.by_size(pixel_values, pixel_mask):
                 rows.append(of_size)
-                found += [self.regions(piece) for piece in self.pieces(images)]
-            if len(found) == 1:
-                return found[0]
-            joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+                parts += [self.regions(piece) for piece in self.pieces(images)]
+            if len(parts) == 1:
+                return parts[0]
+            joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         order = torch.cat(rows).argsort()
         return DetectedRegions(**{name: values[order] for name, values in joined.items()})
 
     def by_size(self, pixel_values: Tensor, pixel_mask: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-        """Return rows of the batch and their images `[N, C, h, w]` without padding, for each size of images."""
+        """Group images by their size without padding: (row numbers, cropped images `[N, C, h, w]`) for each size."""
         every = torch.arange(pixel_values.shape[0], device=pixel_values.device)
         if pixel_mask is None:
             return [(every, pixel_values)]
@@ -285,14 +289,14 @@ class VisionDetector(VisionBackbone):
         sizes = torch.stack([pixel_mask.bool().any(axis).sum(1) for axis in (2, 1)], dim=1)  # [B, 2]
         whole = sizes.new_tensor(pixel_values.shape[-2:])
         sizes = torch.where(sizes.prod(1, keepdim=True) > 0, sizes, whole)
-        found = []
+        groups = []
         for height, width in sizes.unique(dim=0).tolist():
             of_size = every[(sizes[:, 0] == height) & (sizes[:, 1] == width)]
-            found.append((of_size, pixel_values[of_size, :, :height, :width]))
-        return found
+            groups.append((of_size, pixel_values[of_size, :, :height, :width]))
+        return groups
 
     def regions(self, pixel_values: Tensor) -> DetectedRegions:
-        """Return the regions of images `[B, C, H, W]` without padding."""
+        """Return the regions of unpadded images `[B, C, H, W]`."""
         outputs = self.model(pixel_values=pixel_values)
         states = outputs.last_hidden_state[:, -self.queries :]  # [B, Q, D]; YOLOS has patches before the queries
         scores, labels = class_scores(outputs.logits.detach(), self.model.config.num_labels).max(-1)  # [B, Q]
@@ -315,7 +319,7 @@ class VisionDetector(VisionBackbone):
         return regions if self.grid_size is None else self.with_cells(regions, self.encoder_map(outputs, pixel_values))
 
     def with_cells(self, regions: DetectedRegions, features: Tensor) -> DetectedRegions:
-        """Return the regions, then the cells of the map `[B, D, h, w]` at every scale of the configuration."""
+        """Append the grid cells of a feature map `[B, D, h, w]` to the regions, at every configured grid size."""
         grid = cells_of_maps(self.pooled(features))
         shape = grid.region_features.shape[:2]
         cells = DetectedRegions(
@@ -326,7 +330,7 @@ class VisionDetector(VisionBackbone):
         return DetectedRegions(**{name: torch.cat((values, cells[name]), dim=1) for name, values in regions.items()})
 
     def encoder_map(self, outputs: ModelOutput, pixel_values: Tensor) -> Tensor:
-        """Return the encoder's map `[B, D, h, w]`, that of the finest level.
+        """Return the finest feature map `[B, D, h, w]` of the detector's encoder.
 
         Raises:
             ValueError: the detector returns none.
@@ -346,7 +350,7 @@ class VisionDetector(VisionBackbone):
 
 
 def finest_level(tokens: int, height: int, width: int) -> tuple[int, int]:
-    """Return rows and columns of the finest map of an encoder, whose tokens are those of one or several maps.
+    """Return height and width of an encoder's finest feature map, from its number of tokens over all maps.
 
     A map halves image or map before it, with the odd line kept.
 
@@ -369,7 +373,7 @@ def finest_level(tokens: int, height: int, width: int) -> tuple[int, int]:
 
 
 def class_scores(logits: Tensor, num_labels: int) -> Tensor:
-    """Return the probability `[B, Q, classes]` of every class of each query, without "no object", in float32.
+    """Return class probabilities `[B, Q, classes]` of each query in float32, without "no object".
 
     Args:
         logits: `[B, Q, classes]`; one class more than labels stands for "no object", with a softmax over all classes.
@@ -381,13 +385,13 @@ def class_scores(logits: Tensor, num_labels: int) -> Tensor:
 
 
 def corners(boxes: Tensor) -> Tensor:
-    """Return boxes `[..., 4]`, given as centre and size, as x1, y1, x2, y2."""
+    """Convert boxes `[..., 4]` from centre and size to x1, y1, x2, y2."""
     centre, size = boxes[..., :2], boxes[..., 2:]
     return torch.cat((centre - size / 2, centre + size / 2), dim=-1)
 
 
 def not_suppressed(boxes: Tensor, threshold: float) -> Tensor:
-    """Return which boxes greedy non-maximum suppression keeps, `[B, Q]` bool.
+    """Return a bool mask `[B, Q]` of the boxes that greedy non-maximum suppression keeps.
 
     Args:
         boxes: `[B, Q, 4]`, corners, the best first.
@@ -407,9 +411,9 @@ def not_suppressed(boxes: Tensor, threshold: float) -> Tensor:
 
 
 def cells_of_maps(maps: Sequence[Tensor]) -> RegionFeatures:
-    """Return the cells of maps `[B, D, h, w]`, row by row, map after map."""
-    features = torch.cat([one.flatten(2).transpose(1, 2) for one in maps], dim=1)  # [B, R, D]
-    boxes = torch.cat([grid_boxes(*one.shape[-2:], features.device) for one in maps])  # [R, 4]
+    """Return the cells of feature maps `[B, D, h, w]` as regions, row by row, map after map."""
+    features = torch.cat([feature_map.flatten(2).transpose(1, 2) for feature_map in maps], dim=1)  # [B, R, D]
+    boxes = torch.cat([grid_boxes(*feature_map.shape[-2:], features.device) for feature_map in maps])  # [R, 4]
     return RegionFeatures(
         region_features=features,
         region_boxes=boxes.expand(features.shape[0], -1, -1),
@@ -424,7 +428,7 @@ def regions_of_images(
     vision_inputs: Mapping[str, Tensor],
     dtype: torch.dtype,
 ) -> RegionFeatures:
-    """Return the regions that a vision part makes of images, or of several views of each image.
+    """Compute the regions of images, or of several views of each image, with a vision model.
 
     Args:
         vision: the vision part; called with images `[N, C, H, W]`, it returns their regions.
@@ -545,7 +549,7 @@ def load_detector_model(source: Any, model_type: str) -> PreTrainedModel:
 
 
 def require_detection_heads(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a detector after checking that it has its heads.
+    """Return a detector; raise an error if its checkpoint lacks the detection heads.
 
     Raises:
         ValueError: it is a trunk without heads, or has other heads.
@@ -560,7 +564,7 @@ def require_detection_heads(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def load_timm_model(specification: str) -> PreTrainedModel:
-    """Load `ARCHITECTURE` or `ARCHITECTURE:FILE` of timm in the wrapper of transformers."""
+    """Load a timm model by `ARCHITECTURE` or `ARCHITECTURE:FILE`, in the wrapper of transformers."""
     try:
         import timm
         from timm.models import load_checkpoint
@@ -577,7 +581,7 @@ def load_timm_model(specification: str) -> PreTrainedModel:
 
 
 def region_size_of(model: PreTrainedModel, fields: Mapping[str, Any]) -> int:
-    """Return the number of features per region that a vision model gives.
+    """Return the number of features per region that a vision model computes.
 
     Args:
         model: the vision model.
@@ -599,7 +603,7 @@ def region_size_of(model: PreTrainedModel, fields: Mapping[str, Any]) -> int:
 
 
 def load_vision_model_for(source: Any, config_fields: dict[str, Any]) -> tuple[PreTrainedModel | None, dict[str, Any]]:
-    """Load the vision model of a new captioner.
+    """Load the vision model of a new captioner; return it with the configuration fields that it determines.
 
     Args:
         source: see `load_vision_model`; None for a captioner of region features.
@@ -615,10 +619,10 @@ def load_vision_model_for(source: Any, config_fields: dict[str, Any]) -> tuple[P
         return None, config_fields
     loaded = load_vision_model(source)
     fields = {**config_fields, "vision_config": loaded.config}
-    found = region_size_of(loaded, fields)
-    if fields.setdefault("region_feature_size", found) != found:
+    region_size = region_size_of(loaded, fields)
+    if fields.setdefault("region_feature_size", region_size) != region_size:
         raise ValueError(
-            f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {found} features "
-            "per region. Omit the field: it is measured."
+            f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {region_size} "
+            "features per region. Omit the field: it is measured."
         )
     return loaded, fields

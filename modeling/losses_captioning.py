@@ -1,4 +1,4 @@
-"""Losses of captioners: negative log-likelihood of captions, computed without holding the logits of a whole batch."""
+"""Losses of captioners: negative log-likelihood of captions, without the logits of a whole batch in memory."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ LOGITS_AT_A_TIME = 2**24  # of the loss in training; 64 MB in float32
 
 
 def summed_cross_entropy(layer: nn.Module, states: Tensor, targets: Tensor, at_a_time: int) -> Tensor | None:
-    """Return the sum of cross-entropies of many tokens, of some at a time, and compute its gradient with it.
+    """Return the sum of cross-entropies over tokens, with logits of `at_a_time` tokens in memory at once.
 
     Args:
         layer: maps states to logits `[tokens, V]`, which are never held for all tokens.
@@ -39,7 +39,7 @@ def summed_cross_entropy(layer: nn.Module, states: Tensor, targets: Tensor, at_a
 
 
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, over_all: bool) -> Tensor:
-    """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.
+    """Return the label-smoothed negative log-likelihood of targets `[tokens]` under logits `[tokens, V]`.
 
     With a smoothing s, return the divergence from the distribution of 1 - s at the target and s / (V - 1) elsewhere,
     or, with `over_all`, of 1 - s + s / V at the target and s / V elsewhere.
@@ -55,12 +55,12 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, ov
 
 
 def positions_of_targets(labels: Tensor) -> Tensor | slice:
-    """Return the positions of targets in flattened labels; on a GPU all, whose number need not be waited for."""
+    """Return the positions of target tokens in flattened labels; on a GPU all positions, which avoids a wait."""
     return (labels.flatten() != IGNORED_LABEL).nonzero()[:, 0] if labels.device.type == "cpu" else slice(None)
 
 
 class CaptionLossMixin:
-    """Loss of a captioner: the likelihood of target tokens, and the terms that an architecture adds.
+    """Loss of a captioner: negative log-likelihood of target tokens, plus the terms of an architecture.
 
     A class with this mixin has `config`, `model` and `lm_head`.
     """
@@ -71,16 +71,16 @@ class CaptionLossMixin:
 
     @property
     def loss_reads_attentions(self) -> bool:
-        """Whether `caption_loss` needs `cross_attentions`. Architectures may override this property."""
+        """True if `caption_loss` needs `cross_attentions`. Architectures may override this property."""
         return False
 
     @property
     def loss_reads_tokens(self) -> bool:
-        """Whether `nll_of` is no cross-entropy, or `auxiliary_loss` needs each token and not only their sum."""
+        """True if the loss needs the likelihood of each token, and not only the sum over tokens."""
         return bool(self.config.label_smoothing)
 
     def tokens_of_loss(self, labels: Tensor) -> Tensor | None:
-        """Return the mask `[B * K, T]` of the tokens up to the last target, for a decoder that skips the others."""
+        """Return the mask `[B * K, T]` of tokens up to the last target; None if the decoder runs all tokens."""
         if not self.model.decoder.skips_padding:
             return None
         real = labels != IGNORED_LABEL
@@ -111,7 +111,7 @@ class CaptionLossMixin:
     def auxiliary_loss(
         self, outputs: ModelOutput, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> Tensor | float:
-        """Return the terms that an architecture adds to the negative log-likelihood; default: none.
+        """Return the loss terms that an architecture adds to the negative log-likelihood; default: 0.
 
         Args:
             outputs: outputs of the model, with `cross_attentions` if `loss_reads_attentions`.
@@ -137,17 +137,17 @@ class CaptionLossMixin:
             again = len(pieces) > 1 and torch.is_grad_enabled()
             run = partial(checkpoint, self._nll_of_states, use_reentrant=False) if again else self._nll_of_states
             nll = torch.cat([run(*piece) for piece in pieces])
-        found = torch.zeros_like(labels, dtype=nll.dtype).flatten()
-        found[at] = nll.masked_fill(targets == IGNORED_LABEL, 0.0)
-        return found.view_as(labels)
+        nll_of_all = torch.zeros_like(labels, dtype=nll.dtype).flatten()
+        nll_of_all[at] = nll.masked_fill(targets == IGNORED_LABEL, 0.0)
+        return nll_of_all.view_as(labels)
 
     @property
     def tokens_at_a_time(self) -> int:
-        """Number of tokens whose logits are held at a time."""
+        """Number of tokens whose logits are in memory at once."""
         return max(1, LOGITS_AT_A_TIME // self.config.vocab_size)
 
     def _nll_of_states(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return `nll_of` the logits of last hidden states `[tokens, D]`."""
+        """Return the negative log-likelihood of targets `[tokens]` from last hidden states `[tokens, D]`."""
         return self.nll_of(at_least_float32(self.lm_head(states)), targets)
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class CaptionLossMixin:
         return smoothed_cross_entropy(logits, targets, self.config.label_smoothing, over_all)
 
     def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-        """Reduce the negative log-likelihoods `[B * K, T]` to the loss."""
+        """Reduce negative log-likelihoods `[B * K, T]` to the loss by `config.loss_reduction`."""
         if self.config.loss_reduction == "sum":
             return nll.sum()
         count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
@@ -164,7 +164,7 @@ class CaptionLossMixin:
 
     @staticmethod
     def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
-        """Return this batch's share of the target tokens of an optimisation step; 1 without accumulation."""
+        """Return the share of this batch in the target tokens of an optimisation step; 1 without accumulation."""
         if num_items_in_batch is None:
             return 1.0
         if isinstance(num_items_in_batch, Tensor):

@@ -22,14 +22,14 @@ from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 
 class AoATransformerPreTrainedModel(GPT2CaptioningPreTrainedModel):
-    """Split rules of the AoA Transformer."""
+    """Base class of the AoA Transformer: layers that `device_map` keeps on one device."""
 
     config: AoATransformerConfig
     _no_split_modules = ["AoAEncoderLayer", "AoABlock", "VisionBackbone"]
 
 
 class AoAEncoderLayer(GradientCheckpointingLayer):
-    """`u = LN(x + dropout(attention(x)))`, then attention on attention of `[x; u]`, without a residual."""
+    """Encoder layer: self-attention, `u = LN(x + dropout(attention(x)))`, then attention on attention of `[x; u]`."""
 
     def __init__(self, config: AoATransformerConfig) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class AoATransformerEncoder(AoATransformerPreTrainedModel, MultiLevelEncoder):
 
 
 class AoABlock(GPT2CrossAttentionBlock):
-    """GPT-2 block that ends with attention on attention of the stream, before and after cross-attention."""
+    """GPT-2 block that ends with attention on attention of the states before and after cross-attention."""
 
     def __init__(self, config: AoATransformerConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
@@ -65,14 +65,14 @@ class AoABlock(GPT2CrossAttentionBlock):
         self.output_dropout = nn.Dropout(config.aoa_dropout)
 
     def combine(self, stream: Tensor, query: Tensor, attended: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor]:
-        """Return `AoA([a; a + C])`, `[B * K, T, D]`, and its gate; hidden tokens are not zeroed, as released."""
+        """Return `AoA([a; a + C])`, `[B * K, T, D]`, and its gate; hidden tokens are not set to 0, as released."""
         added = step.without_hidden(stream + attended[:, :, 0])
         combined, gate = self.aoa.with_gate(stream, added)
         return self.output_dropout(combined), gate
 
 
 class AoATransformerDecoder(AoATransformerPreTrainedModel, GPT2TextDecoder):
-    """GPT-2 without feed-forward layers. `gates` are those of attention on attention, `[B * K, T, D]` per layer."""
+    """GPT-2 decoder without feed-forward layers; its gates are those of attention on attention, `[B * K, T, D]`."""
 
     block_class = AoABlock
 
@@ -90,5 +90,5 @@ class AoATransformerForConditionalGeneration(AoATransformerPreTrainedModel, GPT2
     model_class = AoATransformerModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return the gate of attention on attention for each token `[B * K, T]`."""
+        """Return the gate of attention on attention for each token `[B * K, T]`, averaged over features."""
         return {"attention gate": outputs.gates[-1].mean(-1)} if outputs.gates else {}

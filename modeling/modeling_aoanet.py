@@ -36,7 +36,7 @@ class AoANetPreTrainedModel(AttentionLSTMPreTrainedModel):
 
 
 class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):
-    """Refining encoder (section 3.2.1), and the keys, values and global vector that the decoder reads."""
+    """Refining encoder (section 3.2.1); also returns keys, values and global vector for the decoder."""
 
     def __init__(self, config: AoANetConfig) -> None:
         super().__init__(config)
@@ -53,7 +53,7 @@ class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):
 
     @staticmethod
     def make_layer(config: AoANetConfig) -> RefiningLayer:
-        """Return a refining layer."""
+        """Build a refining layer."""
         width, attended = config.hidden_size, config.hidden_size * config.head_scale
         head = attended // config.num_heads
         attention = MultiHeadAttention(
@@ -73,7 +73,7 @@ class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):
         output_gates: bool,
         global_features: Tensor | None = None,
     ) -> CaptioningEncoderOutput:
-        """Refine regions `[B, R, features]` to `[B, R, D]`.
+        """Refine regions `[B, R, features]` to `[B, R, D]`, and project keys and values for the decoder.
 
         Returns:
             `CaptioningEncoderOutput` with keys and values of the decoder's attention in `level_states` `[B, 2, R, W]`
@@ -101,7 +101,7 @@ class AdditiveRegionAttention(nn.Module):
         self.attention = AdditiveAttention(hidden_size, attention_size)
 
     def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
-        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        """Return keys, regions and mask, which all steps share."""
         regions, mask = encoder_outputs.memory()
         return encoder_outputs.level_states[:, 0], regions, mask
 
@@ -133,7 +133,7 @@ class AoANetDecoder(AoANetPreTrainedModel, AttentionLSTMDecoder):
 
     @staticmethod
     def make_attention(config: AoANetConfig) -> nn.Module:
-        """Return the attention over regions."""
+        """Build the decoder's attention over regions, by `config.attention_type`."""
         width = config.hidden_size
         if config.attention_type == "additive":
             return AdditiveRegionAttention(width, config.attention_size)

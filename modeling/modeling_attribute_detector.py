@@ -34,7 +34,7 @@ class AttributeDetectorOutput(ModelOutput):
 
 
 class AttributeDetectorPreTrainedModel(CaptioningPreTrainedModel):
-    """Base class with the initialisation of the detector."""
+    """Base class of the attribute detector: initialisation of weights."""
 
     config: AttributeDetectorConfig
     base_model_prefix = ""
@@ -50,7 +50,7 @@ class AttributeDetectorPreTrainedModel(CaptioningPreTrainedModel):
 
 
 class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder):
-    """Detector of attributes in images or regions.
+    """Detector of attributes (words) in images or regions.
 
     >>> import torch
     >>> from hf_captioners import AttributeDetectorConfig, AttributeDetectorModel
@@ -73,7 +73,7 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
 
     @classmethod
     def from_pretrained_parts(cls, vision_model: Any = None, **config_fields: Any) -> "AttributeDetectorModel":
-        """Build a new detector with a pretrained vision model.
+        """Build a new attribute detector over a pretrained vision model.
 
         Args:
             vision_model: see `load_vision_model`; None for a detector of region features.
@@ -95,7 +95,7 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
     def forward(  # type: ignore[override]
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **inputs: Any
     ) -> AttributeDetectorOutput:
-        """Return the probability of each word.
+        """Return the probability of each word in each image and, with `labels`, the loss.
 
         Args:
             pixel_values: `[B, C, H, W]`, see `CaptioningEncoder.get_region_features`.
@@ -127,7 +127,7 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
         )
 
     def encode_regions(self, *args: Any, **kwargs: Any) -> Any:
-        """Not available: the detector has no encoder states.
+        """Raise an error: the detector has no encoder states.
 
         Raises:
             NotImplementedError: always.

@@ -38,15 +38,16 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class CaptioningEncoderOutput(ModelOutput):
-    """Encoded images, B of them; `generate()` never repeats them for beams.
+    """Encoder outputs of B images; `generate()` does not repeat them for beams.
 
-    The regions are the first memory that a decoder attends to. An architecture with further memories (attributes, for
-    instance) adds a field `NAME_states` `[B, N, D]` and a field `NAME_mask` `[B, N]` for each in a subclass, and sets
-    `encoder_output_class`; `memory(NAME)` returns both.
+    A decoder attends to the encoded regions. An architecture that also attends to other encoder states (a "memory", of
+    attributes, for instance) adds a field `NAME_states` `[B, N, D]` and a field `NAME_mask` `[B, N]` for each in a
+    subclass, and sets `encoder_output_class`; `memory(NAME)` returns both.
 
     Args:
         last_hidden_state: `[B, R, D]`, the last encoder level.
-        level_states: `[B, N, R, D]`, the output of every encoder layer, for decoders that read several levels.
+        level_states: `[B, N, R, W]`, what cross-attention reads: the output of every encoder layer (Transformers), or
+            the projected keys and values of the decoder's attention (recurrent decoders, see the architecture).
         region_mask: `[B, R]`, True = visible; None when nothing is hidden.
         global_state: `[B, D]`, one vector per image, for decoders that read one.
         hidden_states: tuple of `[B, R, D]`: the projected regions, then every layer.
@@ -65,7 +66,7 @@ class CaptioningEncoderOutput(ModelOutput):
     relations: Tensor | None = None
 
     def memory(self, name: str = "region") -> tuple[Tensor, Tensor | None]:
-        """Return states `[B, N, D]` and mask `[B, N]` (or None) of a memory.
+        """Return the encoder states `[B, N, D]`, and their mask or None, that cross-attention to `name` reads.
 
         Raises:
             KeyError: there is no memory of this name.
@@ -80,7 +81,7 @@ class CaptioningEncoderOutput(ModelOutput):
 
 
 def encoder_outputs_of(value: Any) -> CaptioningEncoderOutput:
-    """Return encoder outputs that a caller passed: the object itself, or the only tensor of a tuple as region states.
+    """Convert the argument `encoder_outputs`, an output object or a tuple of one tensor, to `CaptioningEncoderOutput`.
 
     Raises:
         ValueError: a tuple has more entries, whose meaning is not known.
@@ -119,7 +120,7 @@ class CaptioningDecoderOutput(ModelOutput):
 
 @dataclass
 class CaptioningModelOutput(Seq2SeqModelOutput):
-    """`Seq2SeqModelOutput` of transformers, and the gates.
+    """Outputs of encoder and decoder: `Seq2SeqModelOutput` of transformers with gates and relations.
 
     An architecture that returns more (the locations of hard attention, for instance) has fields of the same names in
     subclasses of this class, of `CaptioningDecoderOutput` and of `CaptioningLMOutput`.
@@ -136,7 +137,7 @@ class CaptioningModelOutput(Seq2SeqModelOutput):
 
 @dataclass
 class CaptioningLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput` of transformers, and the gates and relations of `CaptioningModelOutput`."""
+    """Outputs with logits and loss: `Seq2SeqLMOutput` of transformers with gates and relations."""
 
     gates: tuple[Any, ...] | None = None
     encoder_gates: tuple[Any, ...] | None = None
@@ -144,7 +145,7 @@ class CaptioningLMOutput(Seq2SeqLMOutput):
 
 
 class CaptioningPreTrainedModel(PreTrainedModel):
-    """Base class of captioners with shared hooks and initialisation."""
+    """Base class of all models of captioners: initialisation, attention implementations, saving with code."""
 
     config: CaptioningConfig
     base_model_prefix = "model"
@@ -174,7 +175,7 @@ class CaptioningPreTrainedModel(PreTrainedModel):
             cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        """Initialise a module, also one without parameters of its own, unless all its tensors are loaded.
+        """Initialise a module unless all its tensors are loaded; also modules without tensors, for `_init_weights`.
 
         transformers skips such modules in code that is not its own, but `_init_weights` initialises the parts of
         layers and encoders by their parents.
@@ -187,20 +188,20 @@ class CaptioningPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as transformers does, and parameters that are not layers of PyTorch."""
+        """Initialise as transformers does, and learned memory slots as the M2 code."""
         super()._init_weights(module)
         if getattr(module, "memory_slots", 0):  # of `MultiHeadAttention`
             module.reset_memory()
 
     @classmethod
     def declared_inputs(cls) -> dict[str, str]:
-        """Return the inputs that the configuration declares, name to layout: those of all parts."""
+        """Return the inputs that the configuration declares for vision model, encoder and decoder, name to layout."""
         config = cls.config_class or CaptioningConfig
         return {**config.vision_inputs, **config.encoder_inputs, **config.decoder_inputs}
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
-        """Return True. transformers guesses it from the names of classes in the file of the architecture."""
+        """Return True, which transformers would guess from the source file of the architecture."""
         return True
 
     @classmethod
@@ -208,7 +209,7 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         return cls.cache_class is None
 
     def set_attn_implementation(self, attn_implementation: str | dict[str, Any], **kwargs: Any) -> None:
-        """As in transformers; a part that does not support the implementation computes its attention eagerly."""
+        """Set the attention implementation as in transformers; parts that lack it use eager attention."""
         if not isinstance(attn_implementation, str):
             return super().set_attn_implementation(attn_implementation, **kwargs)
         requested = {"": attn_implementation}
@@ -222,7 +223,7 @@ class CaptioningPreTrainedModel(PreTrainedModel):
                 part._attn_implementation_internal = self.config._attn_implementation
 
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
-        """Save as in transformers, with the files that the Auto classes need where the package is not installed."""
+        """Save as in transformers, with the code that the Auto classes need where this package is not installed."""
         if self.can_generate() and any(
             getattr(self.generation_config, name, None) is not None for name in SEARCH_OPTIONS
         ):
@@ -259,7 +260,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_views: Tensor | None = None,
         **vision_inputs: Tensor,
     ) -> RegionFeatures:
-        """Return the regions of images, or the regions that were given, checked.
+        """Return checked regions: those of images (`pixel_values`), or `region_features` themselves.
 
         Args:
             pixel_values: `[B, C, H, W]`, or several views of each image `[B, V, C, H, W]`.
@@ -305,7 +306,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         return check_regions(regions, self.config.region_feature_size)
 
     def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
-        """Copy the weights and statistics of a vision model of the same configuration.
+        """Copy weights and statistics from a vision model of the same configuration.
 
         Raises:
             ValueError: if a weight is missing, except those of a pooler, which regions do not depend on.
@@ -316,7 +317,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             raise ValueError(f"The vision model does not fit its configuration: {', '.join(wrong[:5])} ...")
 
     def _check_boxes(self, regions: RegionFeatures, inputs: Mapping[str, Tensor]) -> None:
-        """Raise a `ValueError` if the configuration needs boxes, and there are neither boxes nor relations."""
+        """Raise a `ValueError` if the configuration needs region boxes, but boxes and relations are missing."""
         needed = self.config.needs_region_boxes
         relations = [name for name, layout in self.config.encoder_inputs.items() if layout == "relation"]
         if not needed or regions.region_boxes is not None or any(name in inputs for name in relations):
@@ -342,7 +343,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         output_gates: bool = False,
         **inputs: Any,
     ) -> CaptioningEncoderOutput:
-        """Return the encoder states of images, views or region features.
+        """Encode images, views or region features.
 
         Args:
             pixel_values: `[B, C, H, W]`, see `get_region_features`.
@@ -356,12 +357,16 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 missing that the configuration needs (relations between the regions, where declared, replace them).
         """
         config = self.config
-        given = read_inputs(inputs, self)
+        model_inputs = read_inputs(inputs, self)
         of_images = (*REGION_INPUTS, *input_names(config.vision_inputs))
-        regions = self.get_region_features(pixel_values, **{name: given[name] for name in of_images if name in given})
-        own = {name: given[name] for name in input_names(config.encoder_inputs) if name in given}
-        check_inputs(own, config.encoder_inputs, regions)
-        self._check_boxes(regions, own)
+        regions = self.get_region_features(
+            pixel_values, **{name: model_inputs[name] for name in of_images if name in model_inputs}
+        )
+        encoder_inputs = {
+            name: model_inputs[name] for name in input_names(config.encoder_inputs) if name in model_inputs
+        }
+        check_inputs(encoder_inputs, config.encoder_inputs, regions)
+        self._check_boxes(regions, encoder_inputs)
         return self.encode_regions(
             regions,
             output_attentions=config.output_attentions if output_attentions is None else output_attentions,
@@ -369,7 +374,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 config.output_hidden_states if output_hidden_states is None else output_hidden_states
             ),
             output_gates=output_gates,
-            **own,
+            **encoder_inputs,
         )
 
 
@@ -386,7 +391,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         self.post_init()
 
     def make_encoder(self, config: Any) -> CaptioningEncoder:
-        """Return a new encoder."""
+        """Build the encoder."""
         return self.encoder_class(config)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -412,7 +417,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         output_gates: bool = False,
         **inputs: Any,
     ) -> CaptioningModelOutput:
-        """Encode images or regions (unless `encoder_outputs` are given) and run the decoder.
+        """Encode images or regions (unless `encoder_outputs` are passed) and run the decoder.
 
         Args:
             pixel_values: `[B, C, H, W]`, see `CaptioningEncoder.get_region_features`.
@@ -427,14 +432,16 @@ class CaptioningModel(CaptioningPreTrainedModel):
             TypeError: an input is not declared.
             ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of images.
         """
-        given = read_inputs(inputs, self)
+        model_inputs = read_inputs(inputs, self)
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
-        of_decoder = {name: given.pop(name) for name in input_names(self.config.decoder_inputs) if name in given}
+        of_decoder = {
+            name: model_inputs.pop(name) for name in input_names(self.config.decoder_inputs) if name in model_inputs
+        }
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 pixel_values=pixel_values,
@@ -442,7 +449,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
                 output_hidden_states=output_hidden_states,
                 output_gates=output_gates,
                 return_dict=True,
-                **given,
+                **model_inputs,
             )
         else:
             encoder_outputs = encoder_outputs_of(encoder_outputs)
@@ -495,16 +502,16 @@ class CaptioningForConditionalGeneration(
         self.post_init()
 
     def make_head(self, config: Any) -> nn.Linear:
-        """Return the projection to the vocabulary."""
+        """Build the projection to the vocabulary."""
         return nn.Linear(config.hidden_size, config.vocab_size, bias=self.head_bias)
 
     @property
     def captions_depend_on_batch(self) -> bool:
-        """Whether a caption depends on the other images and captions of its batch, as in some released code."""
+        """True if a caption depends on the other images of its batch, as in some released code."""
         return False
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return the gates of the last decoder layer for each token, averaged over features.
+        """Return the gates of the last decoder layer for each token by name, averaged over features.
 
         Args:
             outputs: outputs of the model, with `output_gates=True`.
@@ -516,20 +523,20 @@ class CaptioningForConditionalGeneration(
 
     @property
     def has_visual_scores(self) -> bool:
-        """Whether the model has `visual_scores(sequences, **images)`, the share of the image in each token."""
+        """True if the model has `visual_scores(sequences, **images)`, the share of the image in each token."""
         return False
 
     def get_region_features(
         self, pixel_values: Tensor, view_mask: Tensor | None = None, **vision_inputs: Tensor
     ) -> RegionFeatures:
-        """Compute the features of images `[B, C, H, W]` that may be computed once and stored.
+        """Compute the regions of images `[B, C, H, W]`, which can be stored and passed instead of images.
 
         For several views `[B, V, C, H, W]` see `CaptioningEncoder.get_region_features`.
         """
         return self.model.encoder.get_region_features(pixel_values, view_mask=view_mask, **vision_inputs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder inputs `[B, T]` of labels `[B, T]`: the start token, then all labels but the last.
+        """Shift labels `[B, T]` right to decoder inputs: the start token, then all labels but the last.
 
         -100 becomes the padding id.
         """

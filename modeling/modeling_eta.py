@@ -75,7 +75,7 @@ class ETAEncoderOutput(CaptioningEncoderOutput):
 
 @dataclass
 class ETADecoderOutput(CaptioningDecoderOutput):
-    """Decoder output. P is the number of attentions of a layer to one memory: guidance, then target.
+    """Decoder output. P is the number of attentions of a layer to regions, or to attributes: guidance, then target.
 
     `cross_attentions` are `[B * K, P, H, T, R]` per layer, None with `fusion="semantic_only"`; `gates` are the gate c
     `[B * K, T, D]` per layer, the share of the visual target.
@@ -89,20 +89,20 @@ class ETADecoderOutput(CaptioningDecoderOutput):
 
 @dataclass
 class ETAModelOutput(CaptioningModelOutput):
-    """Model output, see `ETADecoderOutput`."""
+    """Outputs of encoder and decoder, with the fields of `ETADecoderOutput`."""
 
     attribute_attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class ETALMOutput(CaptioningLMOutput):
-    """Captioner output, see `ETADecoderOutput`."""
+    """Outputs with logits and loss, with the fields of `ETADecoderOutput`."""
 
     attribute_attentions: tuple[Tensor, ...] | None = None
 
 
 class AttributeMaps(NamedTuple):
-    """Attributes of B images, and their attention weights for each generated token of B x K captions.
+    """Attributes of B images, and how much each generated token of B x K captions attends to them.
 
     Args:
         ids: `[B, N]`, words of the vocabulary.
@@ -116,7 +116,7 @@ class AttributeMaps(NamedTuple):
 
 
 class ETAPreTrainedModel(TransformerPreTrainedModel):
-    """Initialisation and split rules of the Entangled Transformer."""
+    """Base class of the Entangled Transformer: initialisation, and layers that `device_map` keeps on one device."""
 
     config: ETAConfig
     _no_split_modules = ["TransformerEncoderLayer", "ETALayer", "VisionBackbone"]
@@ -125,7 +125,7 @@ class ETAPreTrainedModel(TransformerPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as the Transformer, and the parts of the detector."""
+        """Initialise as the Transformer does; also biases of the attribute detector and the ids of its words."""
         super()._init_weights(module)
         if isinstance(module, WordScores):
             init.constant_(module.bias, module.initial_bias)
@@ -133,12 +133,12 @@ class ETAPreTrainedModel(TransformerPreTrainedModel):
             init.copy_(module.token_ids, torch.tensor(self.config.attribute_token_ids))
 
     def _init_words(self, weight: Tensor) -> None:
-        """Initialise words with deviation 1 / sqrt(d), as the Transformer."""
+        """Initialise word embeddings with deviation 1 / sqrt(d), as the Transformer."""
         init.normal_(weight, std=self.config.hidden_size**-0.5)
 
 
 def embedding_scale(config: ETAConfig) -> float:
-    """Return the factor of word embeddings."""
+    """Return the factor by which word embeddings are multiplied."""
     return math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
 
 
@@ -170,14 +170,14 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         self.post_init()
 
     def make_layers(self, needed: bool) -> nn.ModuleList:
-        """Return the N layers of one way; none without an encoder, or where the decoder does not read them."""
+        """Build the N encoder layers of regions or attributes; none if these are not encoded or not read."""
         config = self.config
         number = config.encoder_layers if needed and config.use_encoder else 0
         return nn.ModuleList([self.make_layer(config) for _ in range(number)])
 
     @staticmethod
     def make_layer(config: ETAConfig) -> TransformerEncoderLayer:
-        """Return a new post-norm layer."""
+        """Build a post-norm encoder layer."""
         width, rate = config.hidden_size, config.dropout
         attention = MultiHeadAttention(config, width, config.num_attention_heads, dropout=rate)
         return TransformerEncoderLayer(
@@ -185,11 +185,11 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         )
 
     def embed_own_words(self, ids: Tensor) -> Tensor:
-        """Return the scaled embeddings `[B, N, D]` of words `[B, N]` by the encoder's own table."""
+        """Return scaled embeddings `[B, N, D]` of words `[B, N]` from the encoder's own embedding table."""
         return self.token_embedding(ids) * embedding_scale(self.config)
 
     def train(self, mode: bool = True) -> "ETAEncoder":
-        """Set the mode; the detector is frozen and stays in evaluation mode."""
+        """Set training mode; the attribute detector is frozen and stays in evaluation mode."""
         super().train(mode)
         if self.detector is not None:
             self.detector.eval()
@@ -197,7 +197,7 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
 
     @torch.no_grad()
     def detect_attributes(self, regions: RegionFeatures) -> Attributes:
-        """Detect the most probable attributes, as words of the vocabulary.
+        """Detect the most probable attributes of images, as ids of the vocabulary.
 
         Args:
             regions: B images with regions `[B, R, D_in]`.
@@ -213,12 +213,12 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
             )
         assert regions.region_features is not None
         presence = noisy_or(self.detector(regions.region_features), regions.region_mask)
-        known = presence.probabilities.masked_fill(self.token_ids < 0, -1.0)
-        found = top_attributes(known, self.config.num_attributes, self.config.attribute_threshold)
-        return found._replace(ids=self.token_ids[found.ids].clamp(min=0))
+        probabilities = presence.probabilities.masked_fill(self.token_ids < 0, -1.0)
+        attributes = top_attributes(probabilities, self.config.num_attributes, self.config.attribute_threshold)
+        return attributes._replace(ids=self.token_ids[attributes.ids].clamp(min=0))
 
     def given_attributes(self, ids: Tensor, mask: Tensor | None) -> Attributes:
-        """Check attributes that were given.
+        """Check attribute ids that a caller passed.
 
         Args:
             ids: `[B, N]`, words of the vocabulary.
@@ -239,13 +239,13 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         return Attributes(ids.masked_fill(~mask, 0), mask, mask.float())
 
     def with_positions(self, states: Tensor) -> Tensor:
-        """Add sinusoids to `[B, N, D]` with `encoder_positions`, and dropout."""
+        """Add sinusoidal positions to `[B, N, D]` with `encoder_positions`, then apply dropout."""
         if self.config.encoder_positions:
             states = states + sinusoids(*states.shape[1:]).to(states)
         return self.dropout(states)
 
     def encode_attributes(self, attributes: Attributes, recorded: bool) -> Any:
-        """Return S^N (Eq. 5); an image without attributes gets states that nothing attends to."""
+        """Encode attributes to S^N (Eq. 5); an image without attributes gets states that nothing attends to."""
         states = self.with_positions(self.embed_words(attributes.ids))
         return encode_levels(self.config, self.attribute_layers, states, visible(attributes.mask), recorded, True)
 
@@ -258,7 +258,7 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         attribute_ids: Tensor | None = None,
         attribute_mask: Tensor | None = None,
     ) -> ETAEncoderOutput:
-        """Encode regions `[B, R, D_in]`, and the attributes that are given, or else those detected in the regions.
+        """Encode regions `[B, R, D_in]`, and attributes: `attribute_ids`, or those detected in the regions.
 
         Args:
             attribute_ids: `[B, N]`, words of the vocabulary.
@@ -267,17 +267,17 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         Raises:
             ValueError: attributes are missing, or are no words of the vocabulary.
         """
-        found: dict[str, Any] = {}
+        attribute_outputs: dict[str, Any] = {}
         if self.config.reads_attributes:
             if attribute_ids is None:
                 attributes = self.detect_attributes(regions)
-                found["attribute_probabilities"] = attributes.probabilities
+                attribute_outputs["attribute_probabilities"] = attributes.probabilities
             else:
                 attributes = self.given_attributes(attribute_ids, attribute_mask)
             main = self.encode_attributes(attributes, output_attentions)
-            found |= {"attribute_states": main.last_hidden_state, "attribute_mask": attributes.mask}
-            found |= {"attribute_ids": attributes.ids}
-            found |= {"attribute_attentions": main.attentions} if output_attentions else {}
+            attribute_outputs |= {"attribute_states": main.last_hidden_state, "attribute_mask": attributes.mask}
+            attribute_outputs |= {"attribute_ids": attributes.ids}
+            attribute_outputs |= {"attribute_attentions": main.attentions} if output_attentions else {}
         elif attribute_ids is not None:
             logger.warning_once("`attribute_ids` were given, but `fusion='visual_only'` reads no attributes.")
         if self.config.reads_regions:
@@ -285,25 +285,25 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
             main = encode_levels(
                 self.config, self.region_layers, projected, regions.region_mask, output_attentions, True
             )
-        # The first memory tells the number of images: that of the attributes where no regions are read.
+        # The last hidden state has one row per image, so it holds the attributes where no regions are read.
         return ETAEncoderOutput(
             last_hidden_state=main.last_hidden_state,
             region_mask=regions.region_mask if self.config.reads_regions else None,
             hidden_states=main.hidden_states if output_hidden_states else None,
             attentions=main.attentions if output_attentions else None,
-            **found,
+            **attribute_outputs,
         )
 
 
 def visible(mask: Tensor | None) -> Tensor | None:
-    """Return a mask `[B, N]` in which an empty set is visible, so that its softmax is defined."""
+    """Return a mask `[B, N]` whose fully hidden rows are made visible, so that their softmax is defined."""
     return None if mask is None else mask | ~mask.any(1, keepdim=True)
 
 
 class ETAAttention(BeamFoldingCrossAttention):
-    """Cross-attention to one memory with its residual connection and norm (Eq. 9, 10).
+    """Cross-attention to regions or attributes with its residual connection and norm (Eq. 9, 10).
 
-    The attended vector of an image whose memory is empty is 0.
+    The attended vector of an image without regions or attributes is 0.
     """
 
     def __init__(self, config: ETAConfig, layer_idx: int) -> None:
@@ -313,7 +313,7 @@ class ETAAttention(BeamFoldingCrossAttention):
         self.residual = Residual(config.hidden_size, dropout=config.dropout)
 
     def project_levels(self, levels: Any) -> tuple[Tensor, Tensor]:
-        """Compute keys and values `[B, H, N, d]` of a memory: states `[B, N, D]` and mask `[B, N]`."""
+        """Compute keys and values `[B, H, N, d]` of encoder states `[B, N, D]` with mask `[B, N]`."""
         states, mask = levels
         keys, values = super().project_levels(states[:, None])
         return keys, values if mask is None else values * mask[:, None, :, None]
@@ -321,7 +321,7 @@ class ETAAttention(BeamFoldingCrossAttention):
     def forward(  # type: ignore[override]
         self, text: Tensor, states: Tensor, mask: Tensor | None, attention_mask: Any, cache: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from text `[B * K, T, D]` to a memory.
+        """Attend from text `[B * K, T, D]` to the encoder states of regions or attributes.
 
         Args:
             states: `[B, N, D]`.
@@ -337,7 +337,7 @@ class ETAAttention(BeamFoldingCrossAttention):
 
 
 class BilateralController(nn.Module):
-    """Gated bilateral controller: one gate mixes visual and semantic targets per feature (Eq. 11, 12)."""
+    """Gated bilateral controller: a gate per feature mixes visual and semantic targets (Eq. 11, 12)."""
 
     def __init__(self, config: ETAConfig) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ class BilateralController(nn.Module):
     def forward(
         self, semantic_guidance: Tensor, visual_guidance: Tensor, text: Tensor, visual: Tensor, semantic: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return e and the gate c, both `[B * K, T, D]`."""
+        """Return the mixed targets e and the gate c, both `[B * K, T, D]`."""
         activate = ACTIVATIONS[self.activation]
         gate = self.gate(torch.cat((semantic_guidance, visual_guidance, text), dim=-1)).sigmoid()  # Eq. 11
         return activate(visual) * gate + activate(semantic) * (1 - gate), gate  # Eq. 12
@@ -366,7 +366,7 @@ class AttentionRole(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the attention among the modules of a layer."""
+        """Name of the submodule of a decoder layer that computes this attention."""
         return f"{self.modality}_{self.role}"
 
 
@@ -387,7 +387,7 @@ ATTENTIONS = {
 
 
 class ModalityWeights(NamedTuple):
-    """Weights of the attentions of a decoder layer, `[B * K, P, H, T, N]` over regions and over attributes.
+    """Attention weights of a decoder layer, `[B * K, P, H, T, N]` over regions and over attributes.
 
     None where a modality is not read, or the attention implementation computes no weights.
     """
@@ -416,7 +416,7 @@ class ETALayer(GradientCheckpointingLayer):
         self.feed_forward_residual = Residual(width, dropout=rate)
 
     def fuse(self, text: Tensor, attended: dict[AttentionRole, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return e and the gate (None without a controller) of the attended vectors."""
+        """Return the fused vector e of the attended vectors, and the gate (None without a controller)."""
         if self.controller is None:
             return attended[self.roles[-1]], None
         semantic_guidance, visual_guidance = attended[SEMANTIC_GUIDANCE], attended[VISUAL_GUIDANCE]
@@ -433,7 +433,7 @@ class ETALayer(GradientCheckpointingLayer):
         causal_mask: Any,
         cache: Any = None,
     ) -> tuple[Tensor | None, ...]:
-        """Run the block.
+        """Run the decoder block.
 
         Args:
             hidden: `[B * K, T, D]`.
@@ -466,7 +466,7 @@ class ETALayer(GradientCheckpointingLayer):
 
 
 class ETADecoder(ETAPreTrainedModel, TransformerTextDecoder):
-    """Decoder of entangled blocks; `ETADecoderOutput` describes its records."""
+    """Decoder of entangled blocks over regions and attributes; for its outputs see `ETADecoderOutput`."""
 
     memory_names: ClassVar[tuple[str, ...]] = ()
 
@@ -486,13 +486,13 @@ class ETADecoder(ETAPreTrainedModel, TransformerTextDecoder):
         self.post_init()
 
     def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
-        """Return the mask of a memory, see `TransformerTextDecoder.memory_mask`; an empty set is visible."""
+        """Return the cross-attention mask of encoder states; rows that are fully hidden become visible."""
         return super().memory_mask(hidden, states, visible(mask))
 
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, ModalityWeights, Any]:  # type: ignore[override]
-        """Run a block; the weights of its attentions to both memories are in one entry."""
+        """Run decoder block `index`, and join the weights of its attentions by modality."""
         states: dict[str, Tensor | None] = {"visual": None, "semantic": None}
         masks: dict[str, tuple[Tensor | None, Any]] = {}
         for name in self.memory_names:
@@ -511,7 +511,7 @@ class ETADecoder(ETAPreTrainedModel, TransformerTextDecoder):
 
     @can_return_tuple
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> ETADecoderOutput:
-        """Decode text rows, see `TransformerTextDecoder.forward`."""
+        """Decode text rows `[B * K, T]`, see `TransformerTextDecoder.forward`."""
         outputs = super().forward(*args, output_attentions=output_attentions, return_dict=True, **kwargs)
         recorded = dict(outputs.items())
         if output_attentions:
@@ -532,11 +532,11 @@ class ETAModel(ETAPreTrainedModel, CaptioningModel):
     decoder_class = ETADecoder
 
     def make_encoder(self, config: ETAConfig) -> ETAEncoder:
-        """Return an encoder that embeds attributes with the words of the decoder: saved, counted and trained once."""
+        """Build the encoder, which embeds attributes with the decoder's word embeddings."""
         return ETAEncoder(config, self.embed_words)
 
     def embed_words(self, ids: Tensor) -> Tensor:
-        """Return the scaled embeddings `[B, N, D]` of words `[B, N]`."""
+        """Return scaled word embeddings `[B, N, D]` of ids `[B, N]`."""
         return self.get_input_embeddings()(ids) * self.decoder.embedding_scale
 
 
@@ -549,12 +549,12 @@ class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGe
 
     @property
     def has_visual_scores(self) -> bool:
-        """Whether the fusion has a gate."""
+        """True if the fusion has a gate, from which `visual_scores` are computed."""
         return self.config.fusion in ("entangled", "parallel")
 
     @torch.no_grad()
     def visual_scores(self, sequences: Tensor, **images: Any) -> Tensor:
-        """Return the share of the visual target in each generated token: c of the last block, averaged over features.
+        """Return the visual share of each generated token: the gate c of the last block, averaged over features.
 
         Args:
             sequences: `[B * K, T]` as `generate()` returns them, begin token first.
@@ -572,7 +572,7 @@ class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGe
         return gates[-1].mean(-1)  # [B * K, T - 1, D] to [B * K, T - 1]
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return c (Eq. 11), the share of the regions against the attributes, for each token `[B * K, T]`."""
+        """Return the gate c (Eq. 11), the share of regions against attributes, for each token `[B * K, T]`."""
         return {"share of the regions": outputs.gates[-1].mean(-1)} if self.has_visual_scores and outputs.gates else {}
 
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
@@ -589,7 +589,7 @@ class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGe
 
     @torch.no_grad()
     def attribute_maps(self, sequences: Tensor, **images: Any) -> AttributeMaps:
-        """Return the attributes of images, and how much the last block attends to each for each generated token.
+        """Return the attributes of images, and the last block's attention to each of them for each generated token.
 
         Args:
             sequences: `[B * K, T]` as `generate()` returns them, begin token first.
@@ -641,17 +641,17 @@ class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGe
 
 
 def load_detector(source: Any) -> Any:
-    """Load an attribute detector by name or directory, or return the one given.
+    """Load an attribute detector by name or directory; a loaded one is returned as it is.
 
     Raises:
         ValueError: it is another kind of model.
     """
     detector = source if isinstance(source, nn.Module) else AutoModel.from_pretrained(source)
-    found = detector.config.model_type
-    if found != "captioning_attribute_detector":
+    model_type = detector.config.model_type
+    if model_type != "captioning_attribute_detector":
         raise ValueError(
-            f"`attribute_detector` is a {found!r} model, expected a 'captioning_attribute_detector': train one with "
-            "`hf-captioners attributes train`."
+            f"`attribute_detector` is a {model_type!r} model, expected a 'captioning_attribute_detector': train one "
+            "with `hf-captioners attributes train`."
         )
     return detector
 
@@ -665,8 +665,8 @@ def detector_fields(detector_config: Any, tokenizer: Any) -> dict[str, Any]:
     words = detector_config.words
     if tokenizer is None:
         raise ValueError("`attribute_detector` needs `tokenizer`, which says what the detector's words are.")
-    known, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
-    tokens = [known[word] if word in known and word not in special else -1 for word in words]
+    token_ids, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
+    tokens = [token_ids[word] if word in token_ids and word not in special else -1 for word in words]
     dropped = [word for word, token in zip(words, tokens, strict=True) if token < 0]
     if len(dropped) > (1 - KNOWN_WORDS) * len(words):
         raise ValueError(
@@ -679,12 +679,12 @@ def detector_fields(detector_config: Any, tokenizer: Any) -> dict[str, Any]:
             f"{len(dropped)} of {len(words)} words of the attribute detector are not in the vocabulary and are never "
             f"attributes: {', '.join(dropped[:5])}."
         )
-    own = {**detector_config.to_dict(), "vision_config": None}
-    return {"detector_config": own, "attribute_token_ids": tokens}
+    detector_values = {**detector_config.to_dict(), "vision_config": None}
+    return {"detector_config": detector_values, "attribute_token_ids": tokens}
 
 
 def check_features(config: Any, detector_config: Any) -> None:
-    """Raise a `ValueError` if captioner and detector read features of different widths or extractors."""
+    """Raise a `ValueError` if captioner and attribute detector read features of different extractors or widths."""
     for field, what in (("region_feature_size", "features per region"), ("region_extractor", "extractor")):
         ours, theirs = getattr(config, field), getattr(detector_config, field)
         if ours is not None and theirs is not None and ours != theirs:

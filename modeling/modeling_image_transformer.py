@@ -36,7 +36,7 @@ CHILD_NUMBER, NEIGHBOUR_NUMBER, PARENT_NUMBER = RELATION_NUMBERS.values()
 
 @torch.no_grad()
 def relations_of_boxes(boxes: Tensor, threshold: float = 0.9, overlap: str = "clamped") -> Tensor:
-    """Return the relations between regions (Eq. 5).
+    """Compute the spatial relation of each pair of regions from their boxes: parent, neighbour or child (Eq. 5).
 
     Region m is the parent of region l if the share of l that lies in m is at least `threshold`, and larger than the
     share of m that lies in l. Boxes without an area are neighbours of all.
@@ -58,7 +58,7 @@ def relations_of_boxes(boxes: Tensor, threshold: float = 0.9, overlap: str = "cl
     shared = extent.prod(-1)  # [..., R, R]
     area = (high - low).prod(-1)  # [..., R]
     # No area: 0 / 0 is no share. Under the released rule x / 0 is infinite, as in the authors' script.
-    of_row, of_column = ((shared / one).nan_to_num(nan=0.0) for one in (area[..., :, None], area[..., None, :]))
+    of_row, of_column = ((shared / areas).nan_to_num(nan=0.0) for areas in (area[..., :, None], area[..., None, :]))
     relations = torch.full_like(shared, NEIGHBOUR_NUMBER, dtype=torch.long)
     near = (of_row >= threshold) | (of_column >= threshold)
     relations = relations.masked_fill(near & (of_row > of_column), PARENT_NUMBER)
@@ -68,7 +68,7 @@ def relations_of_boxes(boxes: Tensor, threshold: float = 0.9, overlap: str = "cl
 
 
 def visible_relations(relations: Tensor, mask: Tensor | None, views: Tensor | None) -> Tensor:
-    """Return relations `[B, R, R]` with 0 where a region is hidden or two regions are in different views.
+    """Set relations `[B, R, R]` to 0 if a region is hidden or the regions are in different views.
 
     Args:
         relations: `[B, R, R]`, see `relations_of_boxes`.
@@ -90,7 +90,7 @@ class ImageTransformerPreTrainedModel(AttentionLSTMPreTrainedModel):
 
 
 class SpatialSubTransformers(nn.Module):
-    """Self-attention with one sub-transformer for each relation, all with the same queries (Eq. 6 and 7).
+    """Self-attention over regions with one sub-transformer for each relation; queries are shared (Eq. 6 and 7).
 
     No fused kernel can weigh all regions and then read some of them, so the weights are always computed.
 
@@ -111,11 +111,11 @@ class SpatialSubTransformers(nn.Module):
         self.dropout = nn.Dropout(config.encoder_dropout)
 
     def split_heads(self, states: Tensor) -> Tensor:
-        """Reshape `[B, R, D]` to `[B, H, R, d]`."""
+        """Split heads: `[B, R, D]` to `[B, H, R, d]`."""
         return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def adjacency(self, relations: Tensor) -> Tensor:
-        """Return the matrices Omega_i `[B, S, 1, R, R]` of the S relations; a relation without its own is n.
+        """Return the adjacency matrices Omega_i `[B, S, 1, R, R]` of the S relations; others count as neighbours.
 
         Args:
             relations: `[B, R, R]`.
@@ -126,12 +126,12 @@ class SpatialSubTransformers(nn.Module):
         return torch.stack([relations == RELATION_NUMBERS[name] for name in self.relations], dim=1)[:, :, None]
 
     def forward(
-        self, queries: Tensor, memory: Tensor, mask: Tensor | None, relations: Tensor | None
+        self, queries: Tensor, key_value_states: Tensor, mask: Tensor | None, relations: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attend from regions `[B, R, D]` to the related ones.
+        """Attend from regions `[B, R, D]` to the regions that they are related to.
 
         Args:
-            queries, memory: the regions.
+            queries, key_value_states: the regions.
             mask: `[B, R]`, True = visible.
             relations: `[B, R, R]`; not read by the rule `"mean"`.
 
@@ -140,8 +140,8 @@ class SpatialSubTransformers(nn.Module):
             of the S relations before they are cut to the related regions.
         """
         query = self.split_heads(self.q_proj(queries))[:, None]  # [B, 1, H, R, d]
-        key = torch.stack([self.split_heads(self.k_proj[name](memory)) for name in self.relations], dim=1)
-        value = torch.stack([self.split_heads(self.v_proj[name](memory)) for name in self.relations], dim=1)
+        key = torch.stack([self.split_heads(self.k_proj[name](key_value_states)) for name in self.relations], dim=1)
+        value = torch.stack([self.split_heads(self.v_proj[name](key_value_states)) for name in self.relations], dim=1)
         scores = query @ key.transpose(-1, -2) * self.scaling  # [B, S, H, R, R]
         lowest = torch.finfo(scores.dtype).min
         if mask is not None:
@@ -159,21 +159,21 @@ class SpatialSubTransformers(nn.Module):
 
 
 def plain_attention(config: ImageTransformerConfig) -> MultiHeadAttention:
-    """Return the self-attention of a layer without the graph."""
+    """Build the self-attention of an encoder layer that ignores the graph."""
     return MultiHeadAttention(
         config, config.hidden_size, config.num_heads, dropout=config.encoder_dropout, output_projection=False
     )
 
 
 def attention_output(config: ImageTransformerConfig) -> nn.Module:
-    """Return what follows a self-attention: attention on attention, or a linear map."""
+    """Build the module after a self-attention: attention on attention, or a linear layer."""
     if config.encoder_attention_on_attention:
         return AttentionOnAttention(config.hidden_size, config.aoa_dropout)
     return nn.Linear(config.hidden_size, config.hidden_size)
 
 
 class ImageTransformerLayer(RefiningLayer):
-    """Encoder layer (section 3.2), with the graph or without.
+    """Encoder layer of Image Transformer (section 3.2), with or without the spatial graph.
 
     Args:
         config: sizes and switches of the encoder.
@@ -189,12 +189,12 @@ class ImageTransformerLayer(RefiningLayer):
         self.spatial = spatial
 
     def read(self, step: RefiningStep) -> tuple[Any, ...]:
-        """Return mask and relations for a layer with the graph, else the mask alone."""
+        """Return the arguments of the attention beside queries and keys: mask and, with the graph, relations."""
         return (step.region_mask, step.relations) if self.spatial else super().read(step)
 
 
 class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
-    """Spatial graph encoder (section 3.2), and the keys, values and mean region that the decoder reads."""
+    """Spatial graph encoder (section 3.2); also returns keys, values and mean region for the decoder."""
 
     def __init__(self, config: ImageTransformerConfig) -> None:
         super().__init__(config)
@@ -212,7 +212,7 @@ class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
         self.post_init()
 
     def relations_of(self, regions: RegionFeatures, given: Tensor | None) -> Tensor | None:
-        """Return the relations `[B, R, R]`: those given, or those of the boxes; None if no layer reads any.
+        """Return the relations `[B, R, R]`: passed by the caller or computed of boxes; None if no layer reads any.
 
         Raises:
             ValueError: a given relation is not 0, 1, 2 or 3.
@@ -246,7 +246,7 @@ class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
         region_relations: Tensor | None = None,
         global_features: Tensor | None = None,
     ) -> CaptioningEncoderOutput:
-        """Refine regions `[B, R, features]` to `[B, R, D]`.
+        """Refine regions `[B, R, features]` to `[B, R, D]`, and project keys and values for the decoder.
 
         Args:
             region_relations: `[B, R, R]`, relations to use instead of those of the boxes: what the column's region is
@@ -277,7 +277,7 @@ class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
 
 
 class ParallelDotAttention(PreparedDotAttention):
-    """M dot attentions with the same number of heads, over keys and values `[B, R, M * D]` (Eq. 9).
+    """M dot-product attentions in parallel, over keys and values `[B, R, M * D]` (Eq. 9).
 
     Args:
         config: sizes of the decoder. With `share_queries`, all use the same queries; otherwise scores are divided by
@@ -294,13 +294,13 @@ class ParallelDotAttention(PreparedDotAttention):
             self.scaling = (count * self.key_dim) ** -0.5
 
     def split_heads(self, states: Tensor) -> Tensor:
-        """Reshape `[B, T, M * D]` to `[B, M * H, T, d]`; shared queries `[B, T, D]` are repeated."""
+        """Split heads: `[B, T, M * D]` to `[B, M * H, T, d]`; shared queries `[B, T, D]` are repeated."""
         heads = states.unflatten(-1, (-1, self.key_dim)).transpose(1, 2)  # [B, M * H or H, T, d]
         return heads.repeat(1, self.num_heads // heads.shape[1], 1, 1)
 
 
 class SubTransformers(DotRegionAttention):
-    """The sub-transformers of the decoder, and their mean or gated sum (section 3.3, Eq. 9 and 10).
+    """Parallel sub-transformers of the decoder, and their mean or gated sum (section 3.3, Eq. 9 and 10).
 
     Args:
         config: sizes and switches of the decoder.
@@ -315,14 +315,14 @@ class SubTransformers(DotRegionAttention):
         self.gate = nn.Linear((count + 1) * width, count) if gated else None
 
     def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
-        """Return keys, values and mask; the mask hides nothing without `config.mask_decoder_attention`."""
+        """Return keys, values and mask, which all steps share; no mask without `mask_decoder_attention`."""
         keys, values, mask = super().prepare(encoder_outputs, rows)
         return keys, values, mask if self.masked else None
 
     def forward(  # type: ignore[override]
         self, hidden: Tensor, keys: Tensor, values: Tensor, mask: Any
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Attend from states `[B * K, D]`; return as many vectors, weights `[B * K, M, H, R]`, gates `[B * K, M]`."""
+        """Return attended vectors of states `[B * K, D]`, weights `[B * K, M, H, R]` and gates `[B * K, M]`."""
         query = self.norm(hidden)
         attended, weights = self.attention(query, keys, values, mask)
         parts = attended.unflatten(-1, (self.count, -1))  # [B * K, M, D]
@@ -333,17 +333,17 @@ class SubTransformers(DotRegionAttention):
 
 
 class AttendedVector(nn.Module):
-    """The attended vector as context, for `AttentionLSTMLayer` (released code without the gated linear layer)."""
+    """Context of one step that is the attended vector itself (released code without the gated linear layer)."""
 
     has_memory = False
 
     def forward(self, attended: Tensor, hidden: Tensor, state: LSTMState) -> tuple[LSTMState, None]:
-        """Return the context `[B * K, D]`, without a memory, and no gate."""
+        """Return the attended vector `[B * K, D]` as context, without cell state and gate."""
         return LSTMState(attended, None), None
 
 
 class ImageTransformerDecoder(ImageTransformerPreTrainedModel, AttentionLSTMDecoder):
-    """LSTM and implicit decoding transformer layer (section 3.3) without the projection to the vocabulary."""
+    """LSTM decoder with the implicit decoding transformer layer (section 3.3), without the vocabulary projection."""
 
     def __init__(self, config: ImageTransformerConfig) -> None:
         super().__init__(config)

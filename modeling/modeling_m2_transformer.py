@@ -31,7 +31,7 @@ from .modeling_captioning import (
 
 
 class M2TransformerPreTrainedModel(TransformerPreTrainedModel):
-    """Split rules of the M2 Transformer."""
+    """Base class of the M2 Transformer: layers that `device_map` keeps on one device."""
 
     config: M2TransformerConfig
     _no_split_modules = ["RegionEncoderLayer", "MeshedDecoderLayer", "VisionBackbone"]
@@ -39,14 +39,14 @@ class M2TransformerPreTrainedModel(TransformerPreTrainedModel):
 
 
 class M2TransformerEncoder(M2TransformerPreTrainedModel, MultiLevelEncoder):
-    """Memory-augmented encoder (section 3.1): every layer also attends to its memory slots; all levels are returned.
+    """Memory-augmented encoder (section 3.1): self-attention also reads learned memory slots; all levels are returned.
 
     Attention weights of its output are `[B, H, R, R + memory slots]`.
     """
 
     @staticmethod
     def make_layer(config: M2TransformerConfig) -> RegionEncoderLayer:
-        """Return a new layer (Eq. 3-5)."""
+        """Build an encoder layer with memory slots (Eq. 3-5)."""
         return RegionEncoderLayer(
             config,
             config.hidden_size,
@@ -61,7 +61,7 @@ class M2TransformerEncoder(M2TransformerPreTrainedModel, MultiLevelEncoder):
 
 
 class MeshedDecoderLayer(TransformerDecoderLayer):
-    """Decoder layer that mixes its cross-attention to several encoder levels (section 3.2)."""
+    """Decoder layer with cross-attention to several encoder levels, mixed by gates (section 3.2)."""
 
     def __init__(self, config: M2TransformerConfig, index: int) -> None:
         sizes = (config, config.hidden_size, config.num_attention_heads, config.key_dim, config.value_dim)
@@ -79,7 +79,7 @@ class MeshedDecoderLayer(TransformerDecoderLayer):
     def attend_regions(
         self, stream: Tensor, levels: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Attend to the levels of this layer; mix them by their gates (Eq. 7-9) if there are several.
+        """Attend to this layer's encoder levels; mix several of them by their gates (Eq. 7-9).
 
         Returns:
             The stream `[B * K, T, D]`, the weights `[B * K, N, H, T, R]` and the gates `[B * K, T, N, D]` (or None).
@@ -126,5 +126,5 @@ class M2TransformerForConditionalGeneration(M2TransformerPreTrainedModel, Captio
     model_class = M2TransformerModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return alpha (Eq. 9) of each encoder level for each token `[B * K, T]`."""
+        """Return the gate alpha (Eq. 9) of each encoder level for each token `[B * K, T]`."""
         return gates_by_level((outputs.gates or (None,))[-1])

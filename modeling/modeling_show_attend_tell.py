@@ -59,7 +59,7 @@ class ShowAttendTellGates(NamedTuple):
 
 @dataclass
 class ShowAttendTellDecoderOutput(CaptioningDecoderOutput):
-    """Outputs of the decoder, with the locations of hard attention.
+    """Decoder output with the attended locations of hard attention.
 
     Args:
         locations: tuple over layers of `[B * K, T]`: the region that hard attention drew, -1 where it took the mean.
@@ -70,20 +70,20 @@ class ShowAttendTellDecoderOutput(CaptioningDecoderOutput):
 
 @dataclass
 class ShowAttendTellModelOutput(CaptioningModelOutput):
-    """Outputs of the model, with `locations` as in `ShowAttendTellDecoderOutput`."""
+    """Outputs of encoder and decoder, with `locations` as in `ShowAttendTellDecoderOutput`."""
 
     locations: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class ShowAttendTellLMOutput(CaptioningLMOutput):
-    """Outputs of the captioner, with `locations` as in `ShowAttendTellDecoderOutput`."""
+    """Outputs with logits and loss, with `locations` as in `ShowAttendTellDecoderOutput`."""
 
     locations: tuple[Tensor, ...] | None = None
 
 
 class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of Show, Attend and Tell."""
+    """Base class of Show, Attend and Tell: initialisation, and layers that `device_map` keeps on one device."""
 
     config: ShowAttendTellConfig
     _no_split_modules = ["AnnotationKeys", "ShowAttendTellLayer", "VisionBackbone"]
@@ -119,7 +119,7 @@ class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
 
 
 class AnnotationKeys(nn.Module):
-    """Attention keys of the regions: the part of f_att (Eq. 15) that does not depend on the state."""
+    """Projection of regions to attention keys: the part of f_att (Eq. 15) that does not depend on the LSTM state."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class AnnotationKeys(nn.Module):
 
 
 class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
-    """Encoder that returns the regions (section 3.1.1), and their attention keys per layer in `level_states`."""
+    """Encoder that passes regions on (section 3.1.1) and projects their attention keys, one set per decoder layer."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__(config)
@@ -148,7 +148,7 @@ class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
-        """Return regions `[B, R, D]` and keys `[B, N, R, A]`; there is no attention among regions."""
+        """Return regions `[B, R, D]` unchanged and keys `[B, N, R, A]`; there is no attention among regions."""
         annotations = regions.region_features
         return CaptioningEncoderOutput(
             last_hidden_state=annotations,
@@ -171,7 +171,7 @@ class InitialState(nn.Module):
         self.rectified = config.initial_state_activation == "tanh"
 
     def forward(self, annotations: Tensor, region_mask: Tensor | None) -> list[LSTMState]:
-        """Compute one state `[B, n]` per layer from regions `[B, R, D]`."""
+        """Return the initial LSTM state `[B, n]` of each layer from regions `[B, R, D]`."""
         mean = mean_of_visible(annotations, region_mask)
         for layer in self.layers:
             mean = self.dropout(layer(mean).relu())
@@ -180,7 +180,7 @@ class InitialState(nn.Module):
 
 
 class LocationRule(nn.Module):
-    """Choice of the attended location: the weighted mean, a sampled region or the most probable region."""
+    """Choice of the attended location: the weighted mean (soft), a sampled or the most probable region (hard)."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -188,11 +188,11 @@ class LocationRule(nn.Module):
 
     @property
     def is_hard(self) -> bool:
-        """Whether attention may use a single region."""
+        """True if attention may select a single region."""
         return self.config.attention_type == "hard"
 
     def sample_hard_rows(self, rows: int, device: Any) -> Tensor | None:
-        """Sample which rows `[B * K]` use hard attention in all steps (section 4.1); None if no row may."""
+        """Sample which rows `[B * K]` use hard attention in all steps (section 4.1); None: no row does."""
         if not self.is_hard or not (self.training or self.config.location_decoding == "sampling"):
             return None
         probability = self.config.location_sampling_probability if self.training else 1.0
@@ -200,7 +200,7 @@ class LocationRule(nn.Module):
         return torch.rand(draws, device=device).expand(rows) < probability  # [B * K]
 
     def locate(self, weights: Tensor, drawing: Tensor | None) -> Tensor | None:
-        """Return the locations `[B * K]` for weights `[B * K, R]`, or None if every row uses the mean."""
+        """Return the selected region of each row `[B * K]` by weights `[B * K, R]`; None if all rows use the mean."""
         if drawing is not None:
             # Sampling has no gradient; `location_loss` supplies it (Eq. 25).
             drawn = torch.multinomial(weights.detach().float(), 1)[:, 0]  # [B * K]
@@ -211,7 +211,7 @@ class LocationRule(nn.Module):
 
 
 def weights_used(weights: Tensor, locations: Tensor | None) -> Tensor:
-    """Return one-hot weights `[B * K, R]` at the locations; rows without a location keep their weights."""
+    """Return one-hot weights `[B * K, R]` at the selected regions; rows of soft attention keep their weights."""
     if locations is None:
         return weights
     one_hot = nn.functional.one_hot(locations.clamp(min=0), weights.shape[-1]).to(weights.dtype)  # [B * K, R]
@@ -219,7 +219,7 @@ def weights_used(weights: Tensor, locations: Tensor | None) -> Tensor:
 
 
 class LayerRecord(NamedTuple):
-    """Records of a layer over T steps, batch first; None for entries that do not apply."""
+    """Outputs of an LSTM layer over T steps, batch first; None for entries that do not apply."""
 
     weights: Tensor  # [B * K, T, R]
     hidden: Tensor  # [B * K, T, n]
@@ -248,7 +248,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
     def attend(
         self, state: LSTMState, annotations: Tensor, weights: Tensor, location: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the context z of Eq. 17 `[B * K, D]`, gated (section 4.2.1), and beta."""
+        """Return the context z of Eq. 17 `[B * K, D]`, gated (section 4.2.1), and the gate beta."""
         # The K captions of an image share its regions, so the regions are not repeated.
         used = weights_used(weights, location).unflatten(0, (annotations.shape[0], -1))  # [B, K, R]
         context = (used @ annotations).flatten(0, 1)  # [B * K, D]
@@ -267,9 +267,9 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         lengths: Tensor | None,
         locations: Tensor | None,
         hidden: Tensor,
-        memory: Tensor,
+        cell: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        """Run all steps.
+        """Compute all time steps of a batch of captions.
 
         Args:
             words: `[B * K, T, m]`, inputs of the layer.
@@ -280,21 +280,21 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             lengths: `[B * K]`, tokens of each row that are run (see `RunningRows`) instead of all; the state after the
                 last step is then that of the longest captions.
             locations: `[B * K, T]`, locations to use instead of sampling.
-            hidden, memory: the state before the first step, `[B * K, n]`.
+            hidden, cell: hidden and cell state before the first step, `[B * K, n]`.
 
         Returns:
-            The entries of `LayerRecord`, then the hidden state and memory after the last step, in one flat tuple,
+            The entries of `LayerRecord`, then hidden and cell state after the last step, in one flat tuple,
             which gradient checkpointing requires.
         """
         # One draw per row and not per step, so that a caption is hard or soft as a whole.
         drawing = self.rule.sample_hard_rows(words.shape[0], words.device) if locations is None else None
         running = None if lengths is None else RunningRows(lengths, len(annotations), words.shape[1])
         if running is not None:
-            words, annotations, keys, region_mask, locations, hidden, memory, drawing = running.sort(
-                words, annotations, keys, region_mask, locations, hidden, memory, drawing
+            words, annotations, keys, region_mask, locations, hidden, cell, drawing = running.sort(
+                words, annotations, keys, region_mask, locations, hidden, cell, drawing
             )
             token_mask = None  # padding follows the tokens, and is not run
-        state, steps, step_weights = LSTMState(hidden, memory), [], []
+        state, steps, step_weights = LSTMState(hidden, cell), [], []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
         for step in range(words.shape[1] if running is None else len(running.counts)):
             if running is not None:
@@ -313,7 +313,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
 
 
 class DeepOutput(nn.Module):
-    """Deep output layer without L_o (Eq. 18): E y + L_h h + L_z z, then the program's optional tanh and layers."""
+    """Deep output layer without its last projection L_o (Eq. 18): E y + L_h h + L_z z, optional tanh and layers."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -339,7 +339,7 @@ class DeepOutput(nn.Module):
 
 
 class LinearOutput(nn.Module):
-    """Output layer that reads only the LSTM state, with dropout (re-implementation)."""
+    """Output layer that reads only the LSTM state: dropout (re-implementation)."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -371,20 +371,20 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
 
     @property
     def skips_padding(self) -> bool:
-        """Whether padding needs no steps in training; the program sums Eq. 25 and 26 over padding, too."""
+        """True if training can skip padding; the released program sums Eq. 25 and 26 over padding, too."""
         rules = (self.config.doubly_stochastic_reduction, self.config.location_loss_reduction)
         return "batch_sum" not in rules
 
     def initial_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> list[dict[str, Tensor]]:
-        """Return the states `[B * K, n]` of every layer before the first token: from the mean region."""
+        """Return the initial states `[B * K, n]` of every layer, computed from the mean region."""
         states = self.initial_state(encoder_outputs.last_hidden_state, encoder_outputs.region_mask)
         return [{name: rows_of_images(values, rows) for name, values in state._asdict().items()} for state in states]
 
     def first_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int, cache: Any) -> list[LSTMState]:
-        """Return the states `[B * K, n]` before the first token of a call."""
+        """Return the cached states `[B * K, n]` of every layer, or the initial ones before the first token."""
         cached = [] if cache is None else [cache.state(index) for index in range(len(self.layers))]
-        known = cached and cached[0] is not None
-        return [LSTMState(**state) for state in (cached if known else self.initial_states(encoder_outputs, rows))]
+        has_states = cached and cached[0] is not None
+        return [LSTMState(**state) for state in (cached if has_states else self.initial_states(encoder_outputs, rows))]
 
     @can_return_tuple
     def forward(
@@ -399,7 +399,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         output_gates: bool = False,
         locations: tuple[Tensor, ...] | None = None,
     ) -> ShowAttendTellDecoderOutput:
-        """Text rows `[B * K, T]` over the regions of B images.
+        """Decode text rows `[B * K, T]` over the regions of B images.
 
         Args:
             locations: the regions that hard attention takes instead of drawing them, per layer `[B * K, T]`.
@@ -422,7 +422,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         for index, (layer, first) in enumerate(
             zip(self.layers, self.first_states(encoder_outputs, words.shape[0], cache), strict=True)
         ):
-            *computed, hidden, memory = layer(
+            *computed, hidden, cell = layer(
                 inputs,
                 encoder_outputs.last_hidden_state,
                 encoder_outputs.level_states[:, index],
@@ -433,7 +433,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
                 *first,
             )
             if cache is not None:
-                cache.update(index, length, hidden=hidden, memory=memory)
+                cache.update(index, length, hidden=hidden, memory=cell)
             records.append(LayerRecord(*computed))
             inputs = records[-1].hidden
             states.append(inputs)
@@ -466,22 +466,22 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     model_class = ShowAttendTellModel
 
     def make_head(self, config: ShowAttendTellConfig) -> nn.Linear:
-        """Return the projection of the deep output layer, or of the state, to the vocabulary."""
+        """Build the projection to the vocabulary, of the deep output layer or of the LSTM state."""
         return nn.Linear(config.output_size, config.vocab_size)
 
     def post_init(self) -> None:
-        """Add the baseline of hard attention, then initialise as transformers does."""
+        """Add the reward baseline of hard attention, then initialise as transformers does."""
         if self.config.attention_type == "hard":
             self.register_buffer("location_baseline", torch.zeros(()))
         super().post_init()
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return beta (section 4.2.1) for each token `[B * K, T]`."""
+        """Return the visual gate beta (section 4.2.1) for each token `[B * K, T]`."""
         visual = outputs.gates[-1].visual if outputs.gates else None
         return {} if visual is None else {"visual gate": visual.mean(-1)}
 
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor:
-        """Return the weights `[B * K, T, R]` of the last layer, one-hot at the locations of hard attention."""
+        """Return the last layer's attention weights `[B * K, T, R]`, one-hot for hard attention."""
         weights = outputs.cross_attentions[-1]
         if outputs.locations is None:
             return weights
@@ -504,17 +504,17 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
 
     @property
     def loss_reads_attentions(self) -> bool:
-        """Whether the loss has a term that reads attention weights: Eq. 25 (hard) or Eq. 26 (soft)."""
+        """True if the loss has a term of attention weights: Eq. 25 (hard) or Eq. 26 (soft)."""
         return self.config.attention_type == "hard" or self.config.doubly_stochastic_weight > 0
 
     @property
     def loss_reads_tokens(self) -> bool:
-        """Whether the loss needs each token: for the rewards of Eq. 25 (hard), or for `probability_floor`."""
+        """True if the loss needs the likelihood of each token: for Eq. 25 (hard), or for `probability_floor`."""
         of_tokens = self.config.attention_type == "hard" or self.config.probability_floor > 0
         return of_tokens or super().loss_reads_tokens
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the negative log-likelihood of targets `[tokens]`; `probability_floor` is added to probabilities."""
+        """Return the negative log-likelihood of targets `[tokens]`, after adding `probability_floor`."""
         if not self.config.probability_floor:
             return super().nll_of(logits, targets)
         chosen = logits.softmax(-1).gather(-1, targets.clamp(min=0)[:, None])[:, 0]  # [tokens]
@@ -527,7 +527,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         labels: Tensor,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor | float:
-        """Return the regulariser of Eq. 26 for soft attention, or a zero with the gradient of Eq. 25 for hard one."""
+        """Return the penalty of Eq. 26 (soft attention), or 0 with the policy gradient of Eq. 25 (hard attention)."""
         if self.config.attention_type == "hard":
             surrogate = self.location_loss(outputs, nll, labels, num_items_in_batch)
             return surrogate - surrogate.detach()  # keeps the reported loss a likelihood
@@ -557,7 +557,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     def location_loss(
         self, outputs: CaptioningModelOutput, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> Tensor:
-        """Return a term whose gradient with respect to the attention weights is that of Eq. 25.
+        """Return a loss term with the policy gradient of Eq. 25 with respect to the attention weights.
 
         It raises the probability of sampled locations where the negative log-likelihood is below the baseline, and
         raises the entropy of the weights. In training it updates the baseline.
@@ -587,7 +587,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         return terms.sum() if in_all else self.reduce_nll(terms, labels, num_items_in_batch)
 
     def location_advantage(self, nll: Tensor, real: Tensor) -> Tensor:
-        """Return the negative log-likelihood credited to each draw, minus the baseline, `[B * K, T]`."""
+        """Return the negative log-likelihood credited to each sampled location, minus the baseline, `[B * K, T]`."""
         if self.config.location_reward == "token":
             return nll  # the program subtracts no baseline here
         caption_nll = nll.sum(-1, keepdim=True)  # [B * K, 1]
@@ -596,10 +596,10 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         return (caption_nll - self.location_baseline).expand_as(nll)  # [B * K, T]
 
     def next_location_baseline(self, nll: Tensor, real: Tensor) -> Tensor:
-        """Update the moving average of the negative log-likelihood per token, or per caption for "caption_sum"."""
+        """Update the baseline: moving average of negative log-likelihood per token (per caption for "caption_sum")."""
         if self.config.location_reward == "caption_sum":
-            found = nll.sum(-1).mean()
+            mean_nll = nll.sum(-1).mean()
         else:
-            found = nll.sum() / real.sum()
+            mean_nll = nll.sum() / real.sum()
         decay = self.config.location_baseline_decay
-        return decay * self.location_baseline + (1 - decay) * found
+        return decay * self.location_baseline + (1 - decay) * mean_nll

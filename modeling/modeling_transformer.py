@@ -32,31 +32,31 @@ from .modeling_captioning import (
 
 
 class CaptioningTransformerPreTrainedModel(TransformerPreTrainedModel):
-    """Split rules of the captioning Transformer."""
+    """Base class of the captioning Transformer: layers that `device_map` keeps on one device."""
 
     config: CaptioningTransformerConfig
     _no_split_modules = ["TransformerEncoderLayer", "TransformerDecoderLayer", "VisionBackbone"]
 
 
 def make_norm(config: CaptioningTransformerConfig) -> partial:
-    """Return the class of the norms with their epsilon; it is called with the width."""
+    """Return a constructor of norm layers by the configuration; call it with the width."""
     kind, eps = (UnbiasedLayerNorm, 1e-6) if config.norm_type == "unbiased" else (nn.LayerNorm, 1e-5)
     return partial(kind, eps=eps if config.norm_eps is None else config.norm_eps)
 
 
 def make_residual(config: CaptioningTransformerConfig) -> Residual:
-    """Return a new residual connection."""
+    """Build a residual connection."""
     norm = make_norm(config)
     return Residual(config.hidden_size, config.norm_first, config.dropout, norm.func, norm.keywords["eps"])
 
 
 def final_norm(config: CaptioningTransformerConfig) -> nn.Module:
-    """Return the norm after the last layer, which pre-norm layers need."""
+    """Build the norm after the last layer; the identity for post-norm layers."""
     return make_norm(config)(config.hidden_size) if config.norm_first else nn.Identity()
 
 
 class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, CaptioningEncoder):
-    """Projected regions and self-attention layers over them; without layers with `use_encoder=False`."""
+    """Region encoder: projection of regions, then self-attention layers (none with `use_encoder=False`)."""
 
     def __init__(self, config: CaptioningTransformerConfig) -> None:
         super().__init__(config)
@@ -86,7 +86,7 @@ class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, Caption
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
-        """Encode regions `[B, R, D_in]` with every layer."""
+        """Encode regions `[B, R, D_in]`; return the output of every layer."""
         hidden = self.projection(regions.region_features, regions.region_mask)
         visible = visible_regions(self.config, hidden, regions.region_mask)
         return encode_levels(
@@ -95,7 +95,7 @@ class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, Caption
 
 
 class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, TransformerTextDecoder):
-    """Embedded words and positions, and decoder layers.
+    """Text decoder: word and position embeddings, then decoder layers.
 
     `cross_attentions` of its output are `[B * K, 1, H, T, R]` per layer.
     """
@@ -115,7 +115,7 @@ class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, Transfo
 
     @staticmethod
     def make_layer(config: CaptioningTransformerConfig, index: int) -> TransformerDecoderLayer:
-        """Return a new layer, number `index` in the cache."""
+        """Build decoder layer `index`."""
         sizes = (config, config.hidden_size, config.num_attention_heads, config.key_dim, config.value_dim)
         options = {"dropout": config.attention_dropout, "layer_idx": index}
         return TransformerDecoderLayer(
@@ -142,5 +142,5 @@ class CaptioningTransformerForConditionalGeneration(
     model_class = CaptioningTransformerModel
 
     def make_head(self, config: CaptioningTransformerConfig) -> nn.Linear:
-        """Return the projection to the vocabulary, with or without a bias."""
+        """Build the projection to the vocabulary, with or without a bias."""
         return nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)

@@ -48,19 +48,19 @@ class SRAUGates(NamedTuple):
 
 
 class VisualGPTPreTrainedModel(GPT2CaptioningPreTrainedModel):
-    """Split rules of VisualGPT."""
+    """Base class of VisualGPT: layers that `device_map` keeps on one device."""
 
     config: VisualGPTConfig
     _no_split_modules = ["RegionEncoderLayer", "VisualGPTBlock", "VisionBackbone"]
 
 
 class VisualGPTEncoder(VisualGPTPreTrainedModel, MultiLevelEncoder):
-    """Visual encoder (section 4): a projection of the regions and K self-attention layers, all returned."""
+    """Visual encoder (section 4): a projection of the regions, then K self-attention layers, each giving a level."""
 
     activation = staticmethod(partial(nn.functional.gelu, approximate="tanh"))
 
     def post_init(self) -> None:
-        """Add the projection of boxes, then initialise as transformers does."""
+        """Add the projection of region boxes, then initialise as transformers does."""
         self.box_projection = nn.Linear(5, self.config.hidden_size) if self.config.use_region_boxes else None
         super().post_init()
 
@@ -73,7 +73,7 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, MultiLevelEncoder):
 
     @staticmethod
     def make_layer(config: VisualGPTConfig) -> RegionEncoderLayer:
-        """Return a new layer, post-norm as in the released code (Eq. 1, 3)."""
+        """Build a post-norm encoder layer, as in the released code (Eq. 1, 3)."""
         sizes = (config.hidden_size, config.encoder_attention_heads, config.encoder_ffn_dim)
         head_widths = (config.encoder_key_dim, config.encoder_value_dim)
         return RegionEncoderLayer(
@@ -82,13 +82,13 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, MultiLevelEncoder):
 
 
 def boxes_with_area(boxes: Tensor, like: Tensor) -> Tensor:
-    """Return normalised boxes `[B, R, 4]` and their areas, `[B, R, 5]`, in the type of `like`."""
+    """Append its area to each normalised box: `[B, R, 4]` to `[B, R, 5]`, in the data type of `like`."""
     area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     return torch.cat((boxes, area[..., None]), dim=-1).to(like)
 
 
 def self_resurrecting_gates(sigmoid: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return `s 1(s > tau)` and `(1 - s) 1(1 - s > tau)` (Eq. 5); the indicators carry no gradient.
+    """Return the visual gate `s 1(s > tau)` and the linguistic gate `(1 - s) 1(1 - s > tau)` (Eq. 5).
 
     The second indicator is `s < 1 - tau` as in the released code, which differs at most by rounding.
     """
@@ -96,7 +96,7 @@ def self_resurrecting_gates(sigmoid: Tensor, threshold: float) -> tuple[Tensor, 
 
 
 class SRAUFusion(nn.Module):
-    """Fusion of language stream and attended levels by self-resurrecting activation units (Eq. 4-6)."""
+    """Fusion of hidden states and attended levels by self-resurrecting activation units (Eq. 4-6)."""
 
     def __init__(self, config: VisualGPTConfig) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class ResidualFusion(nn.Module):
         self.norm = nn.LayerNorm(width, eps=eps) if config.fusion == "add_norm" else None
 
     def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, None]:
-        """Add one attended level `[B, T, 1, D]` to the stream `[B, T, D]`; there are no gates."""
+        """Add the attended level `[B, T, 1, D]` to the hidden states `[B, T, D]`; there are no gates."""
         added = stream + attended[:, :, 0]  # [B, T, D]
         return added if self.norm is None else self.norm(added), None
 
@@ -172,7 +172,7 @@ class VisualGPTBlock(GPT2CrossAttentionBlock):
             self.mlp.dropout.p = 0.0
 
     def combine(self, stream: Tensor, query: Tensor, attended: Tensor, step: DecoderStep) -> tuple[Tensor, Any]:
-        """Fuse EncDecAttn of Eq. 2, `[B * K, T, N, D]`, with the stream, and apply the feed-forward layer."""
+        """Fuse EncDecAttn of Eq. 2, `[B * K, T, N, D]`, with the hidden states, then apply the feed-forward layer."""
         if self.aoa is not None:
             attended = self.aoa(query[:, :, None].expand_as(attended), attended)
         stream, gates = self.fusion(stream, attended)
@@ -182,7 +182,7 @@ class VisualGPTBlock(GPT2CrossAttentionBlock):
 
 
 class VisualGPTDecoder(VisualGPTPreTrainedModel, GPT2TextDecoder):
-    """GPT-2 with cross-attention; parameters have the names of GPT-2.
+    """GPT-2 decoder with cross-attention to encoder levels; weights have the names of GPT-2.
 
     `cross_attentions` of its output are `[B * K, N, H, T, R]` per layer; `gates` are `SRAUGates` (or the meshed gates
     `[B * K, T, N, D]`, or None for plain cross-attention) per layer.
@@ -204,7 +204,7 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, GPT2Captioning
     model_class = VisualGPTModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
-        """Return B^vis and B^lan, or the meshed gates by level, for each token `[B * K, T]`."""
+        """Return visual and linguistic gates (or meshed gates by level) for each token `[B * K, T]`."""
         last = (outputs.gates or (None,))[-1]
         if isinstance(last, SRAUGates):
             return {"visual gate": last.visual.mean((2, 3)), "language gate": last.language.mean((2, 3))}
@@ -212,7 +212,7 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, GPT2Captioning
 
     @property
     def has_visual_scores(self) -> bool:
-        """Whether the fusion has self-resurrecting gates."""
+        """True if the fusion has self-resurrecting gates, from which `visual_scores` are computed."""
         return self.config.fusion == "srau"
 
     @torch.no_grad()

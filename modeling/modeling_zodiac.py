@@ -42,7 +42,7 @@ BATCH_NORMS = {0: "none", 1: "batch_input", 2: "batch"}  # kinds of `RegionProje
 
 
 class ZodiacPreTrainedModel(TransformerPreTrainedModel):
-    """Split rules of ZoDIAC; attention back-ends reach its vision part only."""
+    """Base class of ZoDIAC; `attn_implementation` only changes its vision model."""
 
     config: ZodiacConfig
     _no_split_modules = ["TransformerEncoderLayer", "ZodiacDecoderLayer", "VisionBackbone"]
@@ -50,18 +50,18 @@ class ZodiacPreTrainedModel(TransformerPreTrainedModel):
 
 
 def make_residual(config: ZodiacConfig) -> Residual:
-    """Return a new residual connection, with the norm before the sub-layer."""
+    """Build a pre-norm residual connection."""
     return Residual(config.hidden_size, True, config.dropout, UnbiasedLayerNorm, 1e-6)
 
 
 def make_feed_forward(config: ZodiacConfig) -> FeedForward:
-    """Return a new feed-forward layer, in the released code without an activation."""
+    """Build a feed-forward layer, without an activation in the released code."""
     activation = torch.relu if config.ffn_activation == "relu" else None
     return FeedForward(config.hidden_size, config.ffn_dim, activation, config.dropout)
 
 
 def visible_tokens_so_far(mask: Tensor | None, key: Tensor, length: int) -> Tensor:
-    """Return which tokens the last `length` ones see, `[B or 1, 1, T, past + T]`; sdpa has no mask if all are real."""
+    """Return 1 for tokens that each of the last `length` tokens may attend to, `[B or 1, 1, T, past + T]`."""
     if mask is not None:
         return visible_entries(mask, key)
     total = key.shape[2]
@@ -69,7 +69,7 @@ def visible_tokens_so_far(mask: Tensor | None, key: Tensor, length: int) -> Tens
 
 
 class RunningIntensityAttention(IntensityAttention):
-    """Attention of text rows, whose intensities are pooled over all tokens so far.
+    """Base of attentions of text rows whose intensities are pooled over all tokens so far.
 
     Sums and counts are kept per token in the records of the cache, so that they follow beams and can be cropped.
 
@@ -84,7 +84,7 @@ class RunningIntensityAttention(IntensityAttention):
     sum_counts_all: bool
 
     def running(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor]:
-        """Return sums `[rows, H, T]` and counts `[rows, 1, T]` over the tokens up to each; hidden ones add none."""
+        """Return cumulative sums `[rows, H, T]` and counts `[rows, 1, T]` up to each token, without hidden tokens."""
         entries = torch.cat((sums, counts), dim=1).transpose(1, 2)  # [rows, T, H + 1]
         if step.token_mask is not None:
             entries = entries * step.token_mask
@@ -98,7 +98,7 @@ class RunningIntensityAttention(IntensityAttention):
         return totals[:, :-1], totals[:, -1:]
 
     def pooled(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> Tensor:
-        """Pool the sums `[rows, H, T]` of every token, which has `counts` `[rows, 1, T]` visible keys.
+        """Pool the intensities `[rows, H, T]` of each token, summed over its `counts` visible keys, to rho.
 
         Returns:
             rho `[rows, H, T]` (mean), `[rows, 1, T]` (sum) or `[1, 1, 1]` (released).
@@ -111,7 +111,7 @@ class RunningIntensityAttention(IntensityAttention):
 
 
 class CachedIntensityAttention(RunningIntensityAttention, CachedSelfAttention):
-    """Causal intensity attention over text rows.
+    """Causal intensity attention over text rows, with cached keys and values.
 
     Args:
         config: see `IntensityAttention.add_intensity`.
@@ -153,7 +153,7 @@ class CachedIntensityAttention(RunningIntensityAttention, CachedSelfAttention):
 
 
 class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttention):
-    """Intensity attention from B x K text rows to the regions of B images, whose keys and values are cached.
+    """Intensity cross-attention from B x K text rows to the regions of B images, with cached keys and values.
 
     Args:
         config: see `IntensityAttention.add_intensity`.
@@ -200,7 +200,7 @@ class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttenti
 
 
 class ZodiacEncoder(ZodiacPreTrainedModel, CaptioningEncoder):
-    """Projected regions and layers of intensity attention over them.
+    """Region encoder: projection of regions, then layers of intensity attention.
 
     `gates` of its output are the pooled intensities `[B, H or 1]` per layer.
     """
@@ -216,14 +216,14 @@ class ZodiacEncoder(ZodiacPreTrainedModel, CaptioningEncoder):
 
     @staticmethod
     def make_layer(config: ZodiacConfig) -> TransformerEncoderLayer:
-        """Return a new layer."""
+        """Build an encoder layer."""
         attention = RegionIntensityAttention(config, config.hidden_size, config.num_attention_heads)
         return TransformerEncoderLayer(attention, make_feed_forward(config), partial(make_residual, config))
 
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
-        """Encode regions `[B, R, D_in]` with every layer."""
+        """Encode regions `[B, R, D_in]`; return the output of every layer."""
         if self.config.intensity_pool == "released":
             regions = without_common_padding(regions)
         mask = regions.region_mask
@@ -243,12 +243,12 @@ class ZodiacEncoder(ZodiacPreTrainedModel, CaptioningEncoder):
 
 
 class ZodiacDecoderLayer(TransformerDecoderLayer):
-    """Decoder layer of a Transformer whose two attentions return their pooled intensities."""
+    """Transformer decoder layer with intensity attention over tokens and over regions."""
 
     def forward(  # type: ignore[override]
         self, hidden: Tensor, regions: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Run the layer.
+        """Run self-attention, cross-attention and the feed-forward layer.
 
         Args:
             hidden: `[B * K, T, D]`.
@@ -269,7 +269,7 @@ class ZodiacDecoderLayer(TransformerDecoderLayer):
 
 
 class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
-    """Embedded words and positions, and decoder layers.
+    """Text decoder: word and position embeddings, then layers of intensity attention.
 
     `cross_attentions` of its output are `[B * K, H, T, R]` per layer; `gates` are the pooled intensities rho of
     self-attention and cross-attention, `[B * K, 2, H or 1, T]` per layer.
@@ -287,7 +287,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
 
     @staticmethod
     def make_layer(config: ZodiacConfig, index: int) -> ZodiacDecoderLayer:
-        """Return a new layer, number `index` in the cache."""
+        """Build decoder layer `index`."""
         sizes = (config, config.hidden_size, config.num_attention_heads, index)
         return ZodiacDecoderLayer(
             CachedIntensityAttention(*sizes),
@@ -297,7 +297,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
         )
 
     def hide_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the token mask; for the released pool, that of the released code, which `generate()` does not have.
+        """Return the token mask; in training with the pool "released", every padding id but the first is hidden.
 
         The released training hides every token that equals the padding id, except the first. Its decoding hides none:
         `generate()` passes a mask of one row for this.
@@ -310,7 +310,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
         return None if attention_mask.shape[0] == 1 and bool(attention_mask.all()) else attention_mask
 
     def forward(self, *args: Any, cache: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
-        """Decode text rows, see `TransformerTextDecoder.forward`.
+        """Decode text rows `[B * K, T]`, see `TransformerTextDecoder.forward`.
 
         Raises:
             ValueError: a cache is given, and the pool is that of the released code.
@@ -325,7 +325,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
         return super().forward(*args, cache=cache, use_cache=use_cache, **kwargs)
 
     def run_layer(self, index: int, hidden: Tensor, step: DecoderStep) -> LayerOutput:
-        """Run layer `index` on the encoder's output."""
+        """Run decoder layer `index` on the last encoder states."""
         return self.decoder_layers[index](hidden, step.encoder_outputs.last_hidden_state, step)
 
 
@@ -344,7 +344,7 @@ class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditio
     head_bias = True
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Switch the cache off for the released pool."""
+        """Disable the cache for the pool "released", then prepare as transformers does."""
         if self.captions_depend_on_batch:
             if kwargs.get("use_cache") or kwargs.get("cache") is not None:
                 raise ValueError(
@@ -354,7 +354,7 @@ class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditio
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def decoding_mask(self, input_ids: Tensor) -> Tensor | None:
-        """As in the base class; the released pool gets a mask of one row, see `ZodiacDecoder.hide_tokens`."""
+        """Return the mask of the tokens so far; one row of ones for the pool "released", see `ZodiacDecoder`."""
         if self.captions_depend_on_batch:
             return input_ids.new_ones(1, input_ids.shape[1])
         return super().decoding_mask(input_ids)

@@ -32,7 +32,7 @@ from .modeling_captioning import (
 
 
 class ZodiacAoANetPreTrainedModel(AttentionLSTMPreTrainedModel):
-    """Split rules of ZoDIAC in AoANet; attention back-ends reach its vision part only."""
+    """Base class of ZoDIAC in AoANet; `attn_implementation` only changes its vision model."""
 
     config: ZodiacAoANetConfig
     _no_split_modules = ["ZodiacRefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
@@ -40,15 +40,15 @@ class ZodiacAoANetPreTrainedModel(AttentionLSTMPreTrainedModel):
 
 
 class ActivatedLayerNorm(UnbiasedLayerNorm):
-    """Layer norm with a GELU after it, which attention and attention on attention read (released code)."""
+    """Layer norm followed by a GELU, before attention and attention on attention (released code)."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """Normalise and activate `[..., D]`."""
+        """Normalise `[..., D]`, then apply GELU."""
         return nn.functional.gelu(super().forward(states))
 
 
 class ZodiacRefiningLayer(RefiningLayer):
-    """Refining layer of AoANet with intensity attention; its feed-forward layer has no activation.
+    """Encoder layer of AoANet with intensity attention; its feed-forward layer has no activation.
 
     It records the pooled intensities `[B, H or 1]`.
     """
@@ -71,7 +71,7 @@ class ZodiacRefiningLayer(RefiningLayer):
 
 
 class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
-    """Refining encoder, and the keys, values and global vector that the decoder reads.
+    """Refining encoder with intensity attention; also returns keys, values and global vector for the decoder.
 
     `gates` of its output are the pooled intensities `[B, H or 1]` of the layers.
     """
@@ -96,7 +96,7 @@ class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
         output_gates: bool,
         global_features: Tensor | None = None,
     ) -> CaptioningEncoderOutput:
-        """Refine regions `[B, R, features]` to `[B, R, D]`; keys and values are `level_states` `[B, 2, R, W]`."""
+        """Refine regions `[B, R, features]` to `[B, R, D]`, and project keys and values for the decoder."""
         if self.config.intensity_pool == "released":
             regions = without_common_padding(regions)
         projected = self.projection(regions.region_features, regions.region_mask)
@@ -112,7 +112,7 @@ class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
 
 
 class StepIntensityAttention(IntensityAttention):
-    """Intensity attention of one step of a recurrent decoder, over keys and values that the encoder has projected.
+    """Intensity attention of one step of a recurrent decoder, over the encoder's keys and values.
 
     The encoder's `level_states` `[B, 2, R, W]` are the keys and the values. The intensities of a step are pooled over
     the visible regions of its image.
@@ -135,7 +135,7 @@ class StepIntensityAttention(IntensityAttention):
         self.add_intensity(config, hidden_size)
 
     def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
-        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        """Return keys, values and mask for B * K text rows, which all steps share."""
         keys, values = (
             self.activate(self.split_heads(self.before(states))) for states in encoder_outputs.level_states.unbind(1)
         )
@@ -146,7 +146,7 @@ class StepIntensityAttention(IntensityAttention):
     def forward(  # type: ignore[override]
         self, hidden: Tensor, keys: Tensor, values: Tensor, visible: Tensor, without_mask: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend from states `[B * K, D]`.
+        """Attend from LSTM states `[B * K, D]` to the regions.
 
         Returns:
             The attended vectors `[B * K, W]`, weights `[B * K, H, R]` and pooled intensities `[B * K, H or 1]`.

@@ -1,4 +1,4 @@
-"""Bookkeeping of beam search hypotheses as in the code of captioning papers, independent of the model."""
+"""Hypotheses of beam search, kept and ranked as in the code of captioning papers; independent of the model."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ TRIGRAM_PENALTY = 2 * 0.693
 
 @dataclass
 class Hypotheses:
-    """Set of K hypotheses for each of B images.
+    """Tokens, scores and log-probabilities of K hypotheses for each of B images.
 
     Args:
         tokens: `[B, K, prompt + L]`.
@@ -37,24 +37,24 @@ class Hypotheses:
     parents: Tensor
 
     def select(self, index: Tensor) -> "Hypotheses":
-        """Return the hypotheses `index` `[B, n]` of every image."""
+        """Return the hypotheses numbered `index` `[B, n]` of each image."""
         return Hypotheses(*(_gather(tensor, index) for tensor in vars(self).values()))
 
     def join(self, other: "Hypotheses") -> "Hypotheses":
-        """Concatenate two sets of the same length L."""
+        """Concatenate the hypotheses of two sets with the same length L."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def images(self, index: Tensor) -> "Hypotheses":
-        """Return the hypotheses of the images `index`."""
+        """Return the hypotheses of the images numbered `index`."""
         return Hypotheses(*(tensor[index] for tensor in vars(self).values()))
 
     def scored(self, scores: Tensor) -> "Hypotheses":
-        """Return the same hypotheses with other scores."""
+        """Return a copy with these ranking scores."""
         return replace(self, scores=scores)
 
     def padded(self, length: int, fill: int) -> "Hypotheses":
-        """Return the hypotheses with `length` generated tokens, which are `fill` where there were fewer."""
+        """Pad the hypotheses with the token `fill` to `length` generated tokens."""
         missing = length - self.parents.shape[-1]
         values = {"tokens": fill, "token_logprobs": 0.0, "model_logprobs": 0.0, "parents": -1}
         return replace(
@@ -67,7 +67,7 @@ class Hypotheses:
 
 
 def _gather(tensor: Tensor, index: Tensor) -> Tensor:
-    """Select entries `[B, n, ...]` of `[B, K, ...]` by an index `[B, n]`."""
+    """Return entries `[B, n, ...]` of `[B, K, ...]` by indices `[B, n]`."""
     index = index[(...,) + (None,) * (tensor.ndim - 2)]  # [B, n, 1, ...]
     return torch.take_along_dim(tensor, index, dim=1)
 
@@ -77,7 +77,7 @@ def _append(tensor: Tensor, column: Tensor) -> Tensor:
 
 
 class CaptionBeams:
-    """Running hypotheses of B images, K each. Subclasses define how finished hypotheses are treated.
+    """Beam search over B images with K beams each. Subclasses define how finished hypotheses are treated.
 
     Args:
         input_ids: `[B * K, prompt]`; the K rows of an image are consecutive.
@@ -112,22 +112,22 @@ class CaptionBeams:
         self.left: list[tuple[Tensor, Hypotheses]] = []  # images that have left, and what was found for them
 
     def rows(self) -> Tensor:
-        """Return all running rows `[B * K, prompt + t]`."""
+        """Return the tokens of all beams, `[B * K, prompt + t]`."""
         return self.rows_held.tokens.flatten(0, 1)
 
     def candidate_rows(self) -> Tensor:
-        """Return the rows that may end at this step."""
+        """Return the token rows that stopping criteria judge at this step."""
         return self.rows()
 
     def propose(self, next_tokens: "NextTokens", width: int) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities and ids of the `width` best tokens of every row, `[B, K, width]`."""
+        """Return log-probabilities and ids of the `width` best next tokens of every row, `[B, K, width]`."""
         proposed, tokens = next_tokens.scores.topk(min(width, next_tokens.scores.shape[-1]), dim=-1)
         if next_tokens.normalizer is not None:
             proposed = proposed - next_tokens.normalizer
         return proposed.unflatten(0, (-1, self.num_beams)), tokens.unflatten(0, (-1, self.num_beams))
 
     def step(self, next_tokens: "Tensor | NextTokens", reported: Tensor | None = None) -> Tensor:
-        """Choose the next K hypotheses of every image.
+        """Extend the hypotheses by one token: keep the best K of each image.
 
         Every row proposes its K best tokens; the K best of these K x K candidates are kept.
 
@@ -164,36 +164,36 @@ class CaptionBeams:
         return self.parents
 
     def rows_of(self, images: Tensor, beam: Tensor) -> Tensor:
-        """Return the rows of the beams `[B, n]` of images `[B]`."""
+        """Return the row numbers of beams `[B, n]` of images `[B]`."""
         return images[:, None] * self.num_beams + beam
 
     def candidates(self, proposed: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, log-probabilities and tokens of the candidates, each `[B, K, K]`."""
+        """Return scores, log-probabilities and tokens of the K x K candidates of each image, `[B, K, K]` each."""
         return self.rows_held.scores[..., None] + proposed, proposed, tokens
 
     def end_rows(self, ended: Tensor) -> None:
-        """Process the rows `[B * K]` that end at this step."""
+        """Handle the rows `[B * K]` that ended at this step."""
         raise NotImplementedError
 
     def done_images(self) -> Tensor:
-        """Return for each image whether no further step can change its result, `[B]`."""
+        """Return True for each image whose result no further step can change, `[B]`."""
         raise NotImplementedError
 
     def ended(self) -> Tensor:
-        """Return whether no further step can change the result, a scalar."""
+        """Return True if no further step can change any result, a scalar tensor."""
         return self.done_images().all()
 
     def read_done(self) -> tuple[bool, Tensor]:
-        """Return `ended` and `done_images` on the CPU: all that a step waits for."""
+        """Copy `ended` and `done_images` to the CPU: the only point at which a step waits for a GPU."""
         flags = torch.cat((self.ended()[None], self.done_images())).cpu()
         return bool(flags[0]), flags[1:]
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses of every image on one axis, best first."""
+        """Return the best hypotheses of every image, best first, as rows `[B * n, ...]`."""
         raise NotImplementedError
 
     def selected(self, index: Tensor) -> "CaptionBeams":
-        """Return the search of some of its images."""
+        """Return a copy of the search with the images numbered `index`."""
         part = copy.copy(self)
         for name in self.OF_IMAGES:
             value = getattr(self, name)
@@ -201,7 +201,7 @@ class CaptionBeams:
         return part
 
     def drop_images(self, done: Tensor) -> Tensor:
-        """Put aside what was found for images `done` `[B]`, on the CPU; the search goes on without them.
+        """Store the results of finished images (`done` `[B]`), and continue the search without them.
 
         Returns:
             The images that stay, as indices.
@@ -212,11 +212,11 @@ class CaptionBeams:
         return staying
 
     def finish_all(self) -> Hypotheses:
-        """Return the best hypotheses of all images, also of those that have left."""
-        found = self.finish(self.num_return_sequences)
+        """Return the best hypotheses of all images, dropped ones included."""
+        running = self.finish(self.num_return_sequences)
         if not self.left:
-            return found
-        parts = [*self.left, (self.images, found)]
+            return running
+        parts = [*self.left, (self.images, running)]
         length = max(part.parents.shape[-1] for _, part in parts)
         padded = [part.padded(length, self.pad_token_id) for _, part in parts]
         joined = Hypotheses(
@@ -230,7 +230,7 @@ class CaptionBeams:
 
 @dataclass
 class NextTokens:
-    """Scores of the next token of every row, which are log-probabilities after a subtraction.
+    """Scores of the next token of every row; log-probabilities are scores minus normalizer.
 
     Args:
         scores: `[rows, V]`, what hypotheses are ranked by.
@@ -245,28 +245,28 @@ class NextTokens:
     model_normalizer: Tensor | None = None
 
     def log_probs(self) -> Tensor:
-        """Return the log-probabilities `[rows, V]` that hypotheses are ranked by."""
+        """Return the log-probabilities `[rows, V]` by which hypotheses are ranked."""
         return self.scores if self.normalizer is None else self.scores - self.normalizer
 
     def of_model(self, tokens: Tensor) -> Tensor:
-        """Return the log-probabilities of tokens `[B, K, n]` before processors."""
+        """Return the model's log-probabilities of tokens `[B, K, n]`, before logits processors."""
         processed = self.model_scores is None
         scores = self.scores if self.model_scores is None else self.model_scores
         normalizer = self.normalizer if processed else self.model_normalizer
         rows = tokens.flatten(0, -2).clamp(max=scores.shape[-1] - 1)  # the padding token may be no word
-        found = scores.gather(-1, rows)
-        return (found if normalizer is None else found - normalizer).view_as(tokens)
+        chosen_scores = scores.gather(-1, rows)
+        return (chosen_scores if normalizer is None else chosen_scores - normalizer).view_as(tokens)
 
 
 class LiveBeams(CaptionBeams):
-    """Search of M2 and VisualGPT: a finished beam remains among the K and competes with its unchanged score.
+    """Beam search of M2 and VisualGPT: a finished beam stays among the K and competes with its unchanged score.
 
     There is no length normalisation (`length_penalty` is ignored) and no pool. The search of an image stops when its K
     beams have ended. Rows are padded after the end token (released code: with id 0).
     """
 
     def candidates(self, proposed: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return one candidate for a finished row: the pad token, at log-probability 0."""
+        """Return the candidates; a finished row has one, the pad token at log-probability 0."""
         ended = ~self.alive[..., None]
         scores = self.rows_held.scores[..., None]
         nothing = torch.full_like(proposed, -torch.inf)
@@ -275,24 +275,24 @@ class LiveBeams(CaptionBeams):
         return scores + added, torch.where(ended, 0.0, proposed), torch.where(ended, self.pad_token_id, tokens)
 
     def end_rows(self, ended: Tensor) -> None:
-        """Mark rows as finished; they keep their places."""
+        """Mark rows as finished; they keep their beams."""
         self.alive &= ~ended.view_as(self.alive)
 
     def done_images(self) -> Tensor:
-        """Return for each image whether all rows have ended, or those that are returned and cannot be overtaken."""
+        """Return True for each image whose beams have all ended, or whose returned beams cannot be overtaken."""
         if not self.may_leave:
             return ~self.alive.any(-1)
         best = self.rows_held.scores.topk(self.num_return_sequences, dim=-1).indices
         return ~_gather(self.alive, best).any(-1)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the rows by decreasing score."""
+        """Return the beams by decreasing score."""
         order = self.rows_held.scores.argsort(dim=-1, descending=True, stable=True)
         return self.rows_held.select(order[:, :num_return_sequences]).flatten()
 
 
 class RecordingBeams(CaptionBeams):
-    """Search that records at most K finished beams. Subclasses define what happens to the row of a finished beam.
+    """Beam search that collects the K best finished hypotheses. Subclasses define what replaces a finished beam.
 
     Recorded hypotheses are ranked by `sum / length ** length_penalty`: 0 is the plain sum, 1 the mean.
     """
@@ -304,25 +304,25 @@ class RecordingBeams(CaptionBeams):
         self.record = self.rows_held.scored(torch.full_like(self.rows_held.scores, -torch.inf))
 
     def rank(self, summed: Tensor, length: int) -> Tensor:
-        """Return the ranking score of hypotheses of `length` tokens."""
+        """Return the ranking score of hypotheses of `length` tokens, from their summed log-probability."""
         return summed / length**self.length_penalty
 
     def record_rows(self, ended: Tensor) -> None:
-        """Record the rows `[B, K]` that end at this step; the record stays sorted."""
+        """Add the rows `[B, K]` that end at this step to the record, which stays sorted and keeps K."""
         rows, length = self.rows_held, self.rows_held.parents.shape[-1]
         ranked = torch.where(ended, self.rank(rows.scores, length), -torch.inf)
         both = self.record.padded(length, self.pad_token_id).join(rows.scored(ranked))
         self.record = both.select(both.scores.topk(self.num_beams, dim=-1).indices)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the `num_return_sequences` best recorded hypotheses of every image, one row for each."""
+        """Return the best recorded hypotheses of every image, best first."""
         return self.record.select(
             torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
         ).flatten()
 
 
 class PoolBeams(RecordingBeams):
-    """Search of the ImageCaptioning.pytorch family (AoANet, Image Transformer).
+    """Beam search of the ImageCaptioning.pytorch family (AoANet, Image Transformer).
 
     `pool_length_penalty` ranks the record: None by `length_penalty` (0: the sum, the released default), `"avg"` by the
     mean, `"wu"` by sum / ((5 + length) / 6) ** `pool_length_alpha` (Wu et al., 2016, Eq. 14). The length counts the
@@ -338,7 +338,7 @@ class PoolBeams(RecordingBeams):
         self.alpha = generation_config.pool_length_alpha
 
     def rank(self, summed: Tensor, length: int) -> Tensor:
-        """Return what a hypothesis of `length` tokens is ranked by."""
+        """Return the ranking score of hypotheses of `length` tokens, by `pool_length_penalty`."""
         if self.pool_length_penalty == "avg":
             return summed / length
         if self.pool_length_penalty == "wu":
@@ -346,13 +346,13 @@ class PoolBeams(RecordingBeams):
         return super().rank(summed, length)
 
     def end_rows(self, ended: Tensor) -> None:
-        """Record finished rows and lower their running score."""
+        """Record finished rows, and lower their running score so that they are not extended."""
         ended = ended.view_as(self.alive)
         self.record_rows(ended)
         self.rows_held.scores = torch.where(ended, self.ENDED, self.rows_held.scores)
 
     def done_images(self) -> Tensor:
-        """Return for each image whether no running row can enter the record."""
+        """Return True for each image none of whose running rows can enter the record."""
         length = self.rows_held.parents.shape[-1]
         if length >= self.max_new_tokens:
             return torch.ones_like(self.alive[:, 0])
@@ -363,7 +363,7 @@ class PoolBeams(RecordingBeams):
 
 
 class GroupPoolBeams(PoolBeams):
-    """Group of the diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018).
+    """Beam group of the diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018).
 
     The `pool_groups` groups have K / groups beams each and search one after the other. Later groups avoid the words of
     the earlier ones: a word loses `pool_diversity` for each beam of an earlier group that has it at the same step. As
@@ -377,15 +377,15 @@ class GroupPoolBeams(PoolBeams):
     """
 
     def __init__(self, input_ids: Tensor, generation_config: Any, earlier: list["GroupPoolBeams"]) -> None:
-        own = copy.copy(generation_config)
-        own.num_beams = generation_config.num_beams // generation_config.pool_groups
-        super().__init__(input_ids, own)
+        group_config = copy.copy(generation_config)
+        group_config.num_beams = generation_config.num_beams // generation_config.pool_groups
+        super().__init__(input_ids, group_config)
         self.diversity = generation_config.pool_diversity
         self.earlier = earlier
         self.history: list[Tensor] = []  # tokens of the rows after each step, [B, K / groups, prompt + t]
 
     def step(self, next_tokens: Tensor | NextTokens, reported: Tensor | None = None) -> Tensor:
-        """Choose the next hypotheses of the group by lowered log-probabilities; see `CaptionBeams.step`."""
+        """Extend the group's hypotheses by one token, with a penalty on words of earlier groups."""
         next_tokens = next_tokens if isinstance(next_tokens, NextTokens) else NextTokens(next_tokens)
         log_probs = next_tokens.log_probs()
         position, images = self.rows_held.tokens.shape[-1], self.rows_held.tokens.shape[0]
@@ -403,12 +403,12 @@ class GroupPoolBeams(PoolBeams):
         return parents
 
     def done_images(self) -> Tensor:
-        """Return whether captions have their longest length: later groups read how this one goes on until then."""
+        """Return True once captions have their maximal length, up to which later groups read this one."""
         return torch.full_like(self.alive[:, 0], self.rows_held.parents.shape[-1] >= self.max_new_tokens)
 
 
 def best_of_groups(groups: list[GroupPoolBeams], num_return_sequences: int) -> Hypotheses:
-    """Return the hypotheses of every image, the best ones of the first group first, then those of the second.
+    """Join the hypotheses of diverse beam search: each image's first group best first, then its second.
 
     Args:
         groups: the groups, in the order in which they searched.
@@ -418,11 +418,11 @@ def best_of_groups(groups: list[GroupPoolBeams], num_return_sequences: int) -> H
     first = torch.arange(images, device=groups[0].alive.device)[:, None, None]
     parts = []
     for index, group in enumerate(groups):
-        found = group.finish(width)
-        by_image = Hypotheses(*(values.unflatten(0, (images, width)) for values in vars(found).values()))
+        hypotheses = group.finish(width)
+        by_image = Hypotheses(*(values.unflatten(0, (images, width)) for values in vars(hypotheses).values()))
         # Rows of all groups instead of the group's own.
-        own = by_image.parents % width + index * width + first * width * len(groups)
-        by_image.parents = torch.where(by_image.parents < 0, -1, own)
+        parent_rows = by_image.parents % width + index * width + first * width * len(groups)
+        by_image.parents = torch.where(by_image.parents < 0, -1, parent_rows)
         parts.append(by_image)
     joined = parts[0]
     for part in parts[1:]:
@@ -432,13 +432,13 @@ def best_of_groups(groups: list[GroupPoolBeams], num_return_sequences: int) -> H
 
 
 class ShrinkingBeams(RecordingBeams):
-    """Search of Show, Attend and Tell's program: it continues with one beam fewer after each finished beam.
+    """Beam search of Show, Attend and Tell's program, with one beam fewer after each finished one.
 
     It ends when K beams have finished. Captions cut at the longest length compete with the finished ones.
     """
 
     def end_rows(self, ended: Tensor) -> None:
-        """Record finished rows among the remaining beams, and drop the other rows."""
+        """Record finished rows, and reduce the number of running beams by theirs."""
         budget = self.record.scores.isinf().sum(-1, keepdim=True)  # [B, 1], beams that have not finished
         place = torch.arange(self.num_beams, device=self.alive.device)
         self.alive = (place < budget) & self.rows_held.scores.isfinite()
@@ -448,12 +448,12 @@ class ShrinkingBeams(RecordingBeams):
         self.rows_held.scores = self.rows_held.scores.masked_fill(~self.alive, -torch.inf)
 
     def done_images(self) -> Tensor:
-        """Return for each image whether every beam has finished."""
+        """Return True for each image whose beams have all finished."""
         return ~self.alive.any(-1)
 
 
 class ShrinkingFinishedBeams(ShrinkingBeams):
-    """Search of the re-implementation of Show, Attend and Tell: `ShrinkingBeams` that prefers finished captions.
+    """Beam search of the re-implementation of Show, Attend and Tell: `ShrinkingBeams` that prefers finished captions.
 
     Captions cut at the longest length rank after all finished ones. The released code drops them, and raises an error
     if no caption has finished.
@@ -466,22 +466,22 @@ class ShrinkingFinishedBeams(ShrinkingBeams):
         self.eos_token_ids = generation_config._eos_token_tensor
 
     def rank(self, summed: Tensor, length: int) -> Tensor:
-        """Return the ranking score, lowered for hypotheses without an end token."""
+        """Return the ranking score, lowered by 1000 for hypotheses without an end token."""
         ranked = super().rank(summed, length)
         if self.eos_token_ids is None:
             return ranked
         return ranked + self.CUT * ~torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best recorded hypotheses of every image, scored without the penalty of unfinished captions."""
-        found = super().finish(num_return_sequences)
-        lengths = (found.parents >= 0).sum(-1)
-        found.scores = found.token_logprobs.sum(-1) / lengths**self.length_penalty
-        return found
+        """Return the best recorded hypotheses, with scores free of the penalty of unfinished captions."""
+        hypotheses = super().finish(num_return_sequences)
+        lengths = (hypotheses.parents >= 0).sum(-1)
+        hypotheses.scores = hypotheses.token_logprobs.sum(-1) / lengths**self.length_penalty
+        return hypotheses
 
 
 class TransformersBeams(RecordingBeams):
-    """Search of transformers, `GenerationMixin._beam_search`, with the same results.
+    """Beam search of transformers, with the results of `GenerationMixin._beam_search`.
 
     2 K candidates (more with several end tokens) are selected, so that K can go on whatever ends. Finished ones are
     ranked by `sum / length ** length_penalty`, and count only among the K best candidates of their step.
@@ -505,11 +505,11 @@ class TransformersBeams(RecordingBeams):
         self.all_ended = torch.zeros_like(self.alive[:, 0])  # [B]
 
     def candidate_rows(self) -> Tensor:
-        """Return all candidates of this step, `[B * 2 K, prompt + t]`."""
+        """Return the tokens of all candidates of this step, `[B * 2 K, prompt + t]`."""
         return self.proposed.tokens.flatten(0, 1)
 
     def step(self, next_tokens: Tensor | NextTokens, reported: Tensor | None = None) -> Tensor:
-        """Choose the candidates of this step; `end_rows` chooses those that go on."""
+        """Select the 2 K best candidates of each image; `end_rows` selects the K that continue."""
         next_tokens = next_tokens if isinstance(next_tokens, NextTokens) else NextTokens(next_tokens)
         rows = self.rows_held
         if next_tokens.normalizer is None:  # any processor: as in transformers, from all candidates
@@ -541,23 +541,23 @@ class TransformersBeams(RecordingBeams):
         return self.parents
 
     def _local_rows(self, beam: Tensor) -> Tensor:
-        """Return the rows of beams `[B, n]` among those that are left."""
+        """Return the row numbers of beams `[B, n]` among the images that are still searched."""
         return self.rows_of(torch.arange(len(beam), device=beam.device), beam)
 
     def end_rows(self, ended: Tensor) -> None:
-        """Record candidates that end, and choose the rows that go on."""
-        found, length = self.proposed, self.proposed.parents.shape[-1]
-        ended = ended.view_as(found.scores)
-        going_on = found.scores + ended.float() * self.EXCLUDED
+        """Record candidates that ended, and select the K that continue."""
+        candidates, length = self.proposed, self.proposed.parents.shape[-1]
+        ended = ended.view_as(candidates.scores)
+        going_on = candidates.scores + ended.float() * self.EXCLUDED
         chosen = going_on.topk(self.num_beams, dim=-1).indices  # [B, K]
-        self.rows_held = found.scored(going_on).select(chosen)
+        self.rows_held = candidates.scored(going_on).select(chosen)
         self.parents = self._local_rows(_gather(self.beam, chosen)).flatten()
         counts = ended & (torch.arange(self.width, device=ended.device) < self.num_beams)
-        ranked = found.scores / length**self.length_penalty
+        ranked = candidates.scores / length**self.length_penalty
         full = self.finished.all(-1, keepdim=True) & (self.early_stopping is True)
         for excluded in (full, ~self.improvable, ~counts):
             ranked = ranked + excluded.float() * self.EXCLUDED
-        both = self.record.padded(length, self.pad_token_id).join(found.scored(ranked))
+        both = self.record.padded(length, self.pad_token_id).join(candidates.scored(ranked))
         best = both.scores.topk(self.num_beams, dim=-1).indices
         self.record = both.select(best)
         self.finished = _gather(torch.cat((self.finished, counts), dim=1), best)
@@ -568,19 +568,19 @@ class TransformersBeams(RecordingBeams):
         self.improvable = self.improvable & (reachable > worst).any(-1, keepdim=True)
 
     def done_images(self) -> Tensor:
-        """Return for each image whether its record cannot change any more."""
+        """Return True for each image whose record cannot improve any more."""
         return ~self.improvable[:, 0] | (self.finished.all(-1) & (self.early_stopping is True))
 
     def ended(self) -> Tensor:
-        """Return whether transformers ends the search, a scalar."""
+        """Return True if transformers would end the search here, a scalar tensor."""
         ends_early = self.finished.all() & (self.early_stopping is True)
         return ~self.improvable.any() | ends_early | self.all_ended.all()
 
     def finish_all(self) -> Hypotheses:
-        """Return the best hypotheses of all images, cut to the longest one."""
-        found = super().finish_all()
-        length = int((found.parents >= 0).sum(1).max())
-        cut = found.padded(length, self.pad_token_id)  # a negative padding
+        """Return the best hypotheses of all images, cut to the length of the longest one."""
+        hypotheses = super().finish_all()
+        length = int((hypotheses.parents >= 0).sum(1).max())
+        cut = hypotheses.padded(length, self.pad_token_id)  # a negative padding
         return replace(cut, parents=cut.parents.int())
 
 
@@ -594,7 +594,7 @@ BOOKKEEPINGS: dict[str, type[CaptionBeams]] = {
 
 
 class NoImmediateRepetition(LogitsProcessor):
-    """Forbid the token that was generated last ("decoding_constraint" of the released code).
+    """Logits processor that forbids repeating the last token ("decoding_constraint" of the released code).
 
     Args:
         prompt_length: length of the rows before the first generated token; the prompt is not looked at.
@@ -611,7 +611,7 @@ class NoImmediateRepetition(LogitsProcessor):
 
 
 class NoEarlyEnd(LogitsProcessor):
-    """Forbid the end tokens until a row has its least length (`min_length`, `min_new_tokens`).
+    """Logits processor that forbids end tokens before the minimal length (`min_length`, `min_new_tokens`).
 
     The two processors of transformers make a mask of the vocabulary and a copy of the scores in every step, also when
     the length is reached.
@@ -626,7 +626,7 @@ class NoEarlyEnd(LogitsProcessor):
         self.inside: tuple[int, Tensor] | None = None  # size of the vocabulary, and its end tokens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
-        """Return `scores` `[rows, V]`, with -inf at the end tokens as long as rows of `input_ids` are too short."""
+        """Return `scores` `[rows, V]`, with -inf at the end tokens while rows of `input_ids` are too short."""
         if input_ids.shape[1] >= self.least_length:
             return scores
         if self.inside is None or self.inside[0] != scores.shape[-1]:  # selected once: a GPU waits for their number
@@ -635,26 +635,26 @@ class NoEarlyEnd(LogitsProcessor):
 
 
 def with_one_least_length(processors: LogitsProcessorList) -> LogitsProcessorList:
-    """Return processors of which one `NoEarlyEnd` replaces those of transformers for a least length, at its place."""
-    found = LogitsProcessorList()
+    """Replace the minimal-length processors of transformers by a single `NoEarlyEnd`, at the place of the first."""
+    kept = LogitsProcessorList()
     joined: NoEarlyEnd | None = None
-    for one in processors:
-        if type(one) is MinLengthLogitsProcessor:
-            least = one.min_length
-        elif type(one) is MinNewTokensLengthLogitsProcessor:
-            least = one.prompt_length_to_skip + one.min_new_tokens
+    for processor in processors:
+        if type(processor) is MinLengthLogitsProcessor:
+            least = processor.min_length
+        elif type(processor) is MinNewTokensLengthLogitsProcessor:
+            least = processor.prompt_length_to_skip + processor.min_new_tokens
         else:
-            found.append(one)
+            kept.append(processor)
             continue
         if joined is None:
-            joined = NoEarlyEnd(least, one.eos_token_id)
-            found.append(joined)
+            joined = NoEarlyEnd(least, processor.eos_token_id)
+            kept.append(joined)
         joined.least_length = max(joined.least_length, least)
-    return found
+    return kept
 
 
 class NoBadEndings(LogitsProcessor):
-    """Forbid the end token after a word that no sentence ends with ("remove_bad_endings" of the released code).
+    """Logits processor that forbids ending on words like "a" or "with" ("remove_bad_endings" of the released code).
 
     Args:
         bad_ending_ids: ids of such words (a, the, in, with ...).
@@ -667,7 +667,7 @@ class NoBadEndings(LogitsProcessor):
         self.prompt_length = prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
-        """Return `scores` `[rows, V]` with -inf at the end tokens of rows that end with such a word."""
+        """Return `scores` `[rows, V]` with -inf at the end tokens of rows that end with a bad ending."""
         if input_ids.shape[1] <= self.prompt_length:
             return scores
         is_bad = torch.isin(input_ids[:, -1], self.bad_ending_ids.to(input_ids.device))
@@ -677,7 +677,7 @@ class NoBadEndings(LogitsProcessor):
 
 
 class TrigramPenalty(LogitsProcessor):
-    """Lower the tokens that would complete a trigram of the caption again ("block_trigrams" of the released code).
+    """Logits processor that lowers tokens which would repeat a trigram ("block_trigrams" of the released code).
 
     Args:
         penalty: what is subtracted for each earlier occurrence.
@@ -688,7 +688,7 @@ class TrigramPenalty(LogitsProcessor):
         self.penalty, self.prompt_length = penalty, prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
-        """Return `scores` `[rows, V]`, lowered by the number of earlier occurrences times the penalty."""
+        """Return `scores` `[rows, V]`, lowered by `penalty` for each earlier occurrence of the trigram."""
         tokens = input_ids[:, self.prompt_length :]
         if tokens.shape[1] < 3:
             return scores

@@ -1,1 +1,1 @@
-"""Processors; every file here may travel inside a checkpoint."""
+"""Processors and tokenizers of captioners; every file here may be copied into a checkpoint."""

@@ -1,4 +1,4 @@
-"""Image processors: the preparation of a vision backbone, by an exact path (PIL) or a fast one (torchvision)."""
+"""Image processors with the settings of a vision backbone: an exact one (PIL) and a fast one (torchvision)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ TIMM_RESAMPLING = {
 
 
 def settings_of_backbone(backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor) -> dict[str, Any]:
-    """Return the image settings of a vision backbone.
+    """Return the image processor settings (size, crop, mean, ...) of a vision backbone.
 
     Args:
         backbone: directory or Hub name of a transformers vision model, its image processor, or the data
@@ -118,7 +118,7 @@ def _settings_of_transformers(processor: Any) -> dict[str, Any]:
 
 
 def _crop_of_fraction(size: Mapping[str, int], fraction: float) -> dict[str, Any]:
-    """Return ConvNeXt's rule: below 384 a central crop of the given fraction, from 384 the whole image, stretched."""
+    """Return ConvNeXt's size and crop: a central crop of this fraction below 384 pixels, else the stretched image."""
     edge = size["shortest_edge"]
     square = {"height": edge, "width": edge}
     if edge >= 384:
@@ -129,7 +129,7 @@ def _crop_of_fraction(size: Mapping[str, int], fraction: float) -> dict[str, Any
 def _padding_of_detector(
     size: Mapping[str, int | None], pad_size: Any, multiple: int | None
 ) -> dict[str, dict[str, int] | bool | int | None]:
-    """Return the padding that gives all images one size: none if they are resized to one."""
+    """Return settings that pad images of different sizes to one size; none if they are resized to one."""
     edge = size.get("longest_edge")
     if edge is None:
         return {}
@@ -170,7 +170,7 @@ def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CaptioningImagesKwargs(ImagesKwargs, total=False):
-    """Settings of transformers' image processors, and those of this library.
+    """Keyword arguments of transformers' image processors, and those that this library adds.
 
     size_divisor (`int`, *optional*):
         Resize to multiples of this number of pixels, rounded down (YOLOS: 16).
@@ -180,7 +180,7 @@ class CaptioningImagesKwargs(ImagesKwargs, total=False):
 
 
 class _ImageSteps:
-    """Inputs and settings that both processors share."""
+    """Settings and loading that the exact and the fast image processor share."""
 
     valid_kwargs: Any = CaptioningImagesKwargs
     size_divisor: int | None = None
@@ -196,20 +196,22 @@ class _ImageSteps:
     image_std = list(IMAGENET_DEFAULT_STD)
 
     def __init__(self, **kwargs: Any) -> None:
-        known = self.valid_kwargs.__annotations__.keys() | LOADED_KEYS
-        if unknown := sorted(kwargs.keys() - known):
-            raise TypeError(f"{type(self).__name__} has no settings {unknown}; expected some of {sorted(known)}.")
+        valid_names = self.valid_kwargs.__annotations__.keys() | LOADED_KEYS
+        if unknown := sorted(kwargs.keys() - valid_names):
+            raise TypeError(
+                f"{type(self).__name__} has no settings {unknown}; expected some of {sorted(valid_names)}."
+            )
         super().__init__(**kwargs)
 
     @classmethod
     def from_dict(cls, image_processor_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build from stored settings; those that this version does not know are kept as attributes, with a warning.
+        """Build a processor from stored settings; unknown ones are kept as attributes, with a warning.
 
         Raises:
             TypeError: a stored setting has the name of a method or attribute that is no setting.
         """
-        stored, known = dict(image_processor_dict), cls.valid_kwargs.__annotations__.keys() | LOADED_KEYS
-        unknown = {name: stored.pop(name) for name in sorted(stored.keys() - known) if not hasattr(cls, name)}
+        stored, valid_names = dict(image_processor_dict), cls.valid_kwargs.__annotations__.keys() | LOADED_KEYS
+        unknown = {name: stored.pop(name) for name in sorted(stored.keys() - valid_names) if not hasattr(cls, name)}
         built = super().from_dict(stored, **kwargs)  # type: ignore[misc]
         if unknown:
             logger.warning_once(f"Settings of a different version of {cls.__name__} have no effect: {list(unknown)}.")
@@ -220,7 +222,7 @@ class _ImageSteps:
     def from_backbone(
         cls, backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor, **settings: Any
     ) -> Self:
-        """Return a processor with the image settings of a vision backbone.
+        """Build a processor with the image settings of a vision backbone.
 
         Args:
             backbone: as in `settings_of_backbone`: a directory or Hub name, an image processor, or the data
@@ -245,7 +247,7 @@ class _ImageSteps:
         return_tensors: Any = None,
         **settings: Any,
     ) -> BatchFeature:
-        """Prepare images; those that are padded come with a `pixel_mask`, so that their padding is known."""
+        """Convert images to `pixel_values`, and to a `pixel_mask` if they are padded."""
         if size_divisor and settings["do_resize"]:
             images = [
                 self._at_multiples(image, settings["size"], settings["resample"], size_divisor) for image in images
@@ -260,7 +262,7 @@ class _ImageSteps:
         return BatchFeature({"pixel_values": padded, "pixel_mask": masks}, tensor_type=return_tensors)
 
     def _at_multiples(self, image: Any, size: SizeDict, resample: Any, divisor: int) -> Any:
-        """Resize `[3, H, W]` to the multiples of a number that are at most the size."""
+        """Resize `[3, H, W]` to the largest multiples of `divisor` within `size`."""
         height, width = (side - side % divisor for side in _resized(image.shape[-2:], size))
         target, is_tensor = SizeDict(height=height, width=width), isinstance(image, torch.Tensor)
         resized = self.resize(image[None] if is_tensor else image, size=target, resample=resample)  # type: ignore[attr-defined]
@@ -274,7 +276,7 @@ class _ImageSteps:
         return [images]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings under the name of the exact class; the path is chosen when loading."""
+        """Return the settings under the class name of the exact processor; exact or fast is chosen when loading."""
         saved = super().to_dict()  # type: ignore[misc]
         saved["image_processor_type"] = saved["image_processor_type"].removesuffix("Fast")
         if "AutoImageProcessor" in (saved.get("auto_map") or {}):
@@ -284,7 +286,7 @@ class _ImageSteps:
 
 
 class CaptioningImageProcessor(_ImageSteps, PilBackend):
-    """Image processor that returns `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
+    """Image processor that returns `pixel_values` `[B, 3, H, W]`, computed exactly in PIL.
 
     With `do_pad`, images lie in the upper left corner of a canvas of `pad_size`, and `pixel_mask` `[B, H, W]` is 1 at
     their pixels. Detectors that keep proportions need it.
@@ -322,12 +324,12 @@ class CaptioningImageProcessor(_ImageSteps, PilBackend):
         input_data_format: str | ChannelDimension | None = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """Read one image into uint8 `[3, H, W]`."""
+        """Read one image as uint8 `[3, H, W]`."""
         return np.moveaxis(np.asarray(read_image(_channels_last(image, input_data_format))), -1, 0)
 
 
 class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
-    """Image processor equal to `CaptioningImageProcessor` on torch tensors; on an accelerator with `device="cuda"`.
+    """Image processor with the results of `CaptioningImageProcessor`, on torch tensors; on a GPU with `device="cuda"`.
 
     torchvision decodes JPEG files, with the same library and the same values as Pillow.
 
@@ -341,7 +343,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
     def resize(  # type: ignore[override]
         self, image: torch.Tensor, size: SizeDict, resample: Any = None, **kwargs: Any
     ) -> torch.Tensor:
-        """Resize uint8 `[B, 3, H, W]`; on the CPU with Pillow.
+        """Resize uint8 `[B, 3, H, W]`; with Pillow on the CPU.
 
         torch's own antialiased kernels are faster, but differ from the exact path by several grey levels.
         """
@@ -375,7 +377,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
         image_mean: Any,
         image_std: Any,
     ) -> torch.Tensor:
-        """Compute in the exact path's order and precision; transformers' fused form differs in the last bits."""
+        """Rescale and normalise in the order and precision of the exact processor, to the last bit."""
         if do_rescale:
             images = (images.double() * rescale_factor).float()
         if do_normalize:
@@ -393,7 +395,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Read one image into uint8 `[3, H, W]`; such tensors stay on their device."""
+        """Read one image as uint8 `[3, H, W]`; a tensor of this form stays on its device."""
         is_tensor = isinstance(image, torch.Tensor) and input_data_format not in (
             ChannelDimension.LAST,
             "channels_last",
@@ -410,7 +412,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
 
 
 def decoded_jpeg(source: Any) -> torch.Tensor | None:
-    """Decode a JPEG into uint8 `[3, H, W]`, or return None: `read_image` handles every other case and reports errors.
+    """Decode a JPEG file to uint8 `[3, H, W]`; return None for all else, which `read_image` then reads or rejects.
 
     Args:
         source: a path or the bytes of a file. The result is None for any other source, for rotated images, for CMYK
@@ -432,7 +434,7 @@ def decoded_jpeg(source: Any) -> torch.Tensor | None:
 
 
 def _resized(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
-    """Return height and width after resizing, by the rules of transformers.
+    """Return the height and width that resizing by `size` gives, by the rules of transformers.
 
     Raises:
         ValueError: the size is incomplete, or the image would have none or too many pixels.
@@ -467,7 +469,7 @@ def _by_rule(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
 
 
 def _channels_last(image: Any, input_data_format: str | ChannelDimension | None) -> Any:
-    """Move channels last if `input_data_format` states them first; otherwise `read_image` infers the axes."""
+    """Move the channels of an image last if `input_data_format` says that they are first."""
     if input_data_format in (ChannelDimension.FIRST, "channels_first") and isinstance(
         image, (np.ndarray, torch.Tensor)
     ):

@@ -1,4 +1,4 @@
-"""Reading of images of any mode and source as upright RGB with 8 bits per channel."""
+"""Image reading: files, arrays and URLs of any mode, converted to upright 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def read_image(
 
 
 def check_image(source: Any) -> None:
-    """Check that `read_image` reads a file, with less work: a JPEG is decoded at an eighth of its size.
+    """Check cheaply that `read_image` can read a file: a JPEG is decoded at an eighth of its size.
 
     Args:
         source: a path, the bytes of an image file, or an open binary file.
@@ -120,7 +120,7 @@ def _upright_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
 
 @contextmanager
 def _named_faults(name: str) -> Iterator[None]:
-    """Raise whatever is wrong with a file as ValueError with its name; decoders raise errors of many types."""
+    """Context that turns every error of reading an image into a `ValueError` with the image's name."""
     try:
         yield
     except PIL.UnidentifiedImageError as error:
@@ -140,7 +140,7 @@ def _named_faults(name: str) -> Iterator[None]:
 
 
 def _require_known_format(image: PIL.Image.Image) -> None:
-    """Check the format of an image that was opened but not decoded; decoding PostScript would start Ghostscript."""
+    """Check the format of an opened image before it is decoded: decoding PostScript would start Ghostscript."""
     if isinstance(image, PIL.ImageFile.ImageFile) and image.tile and image.format not in (*IMAGE_FORMATS, "MPO"):
         raise ValueError(
             f"its format is {image.format}, expected one of {', '.join(IMAGE_FORMATS)}; call its method `load` first "
@@ -149,7 +149,7 @@ def _require_known_format(image: PIL.Image.Image) -> None:
 
 
 def over_white(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Convert an 8-bit image of any mode to RGB, with transparency composed over white."""
+    """Convert an 8-bit image of any mode to RGB; transparent pixels are composed over white."""
     if "A" in image.getbands() or image.info.get("transparency") is not None:
         image = image.convert("RGBA")
         return PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, WHITE), image).convert("RGB")
@@ -157,7 +157,7 @@ def over_white(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def grey_levels(values: np.ndarray) -> np.ndarray:
-    """Scale the values of an image to 0..255.
+    """Scale the values of an image to 0..255, by their type and range.
 
     Booleans become 0 and 255; unsigned 16-bit values are divided by 257; other integers and floats are read, by
     their largest value, as fractions (floats up to 1), as levels up to 255, or as 16-bit levels.
@@ -194,7 +194,7 @@ def grey_levels(values: np.ndarray) -> np.ndarray:
 
 
 def image_from_array(array: np.ndarray) -> PIL.Image.Image:
-    """Make an image from an array `[H, W]`, `[H, W, C]` or `[C, H, W]`, C from 1 to 4."""
+    """Convert an array `[H, W]`, `[H, W, C]` or `[C, H, W]`, C from 1 to 4, to an image."""
     if array.ndim == 3 and array.shape[-1] not in (1, 2, 3, 4) and array.shape[0] in (1, 2, 3, 4):
         array = np.moveaxis(array, 0, -1)
     if array.ndim == 3 and array.shape[-1] == 1:
@@ -211,7 +211,7 @@ def image_from_array(array: np.ndarray) -> PIL.Image.Image:
 
 
 def _locate(source: Any, timeout: float | None, max_bytes: float | None) -> tuple[Any, str]:
-    """Return a path or an open file of a source, with its name for messages."""
+    """Return a path or an open file for an image source, and its name for messages."""
     if isinstance(source, (bytes, bytearray)):
         return io.BytesIO(source), "given as bytes"
     if hasattr(source, "read") and hasattr(source, "seek"):
@@ -245,7 +245,7 @@ def _name_of(source: Any) -> str:
 
 
 def open_image(file: Any) -> PIL.Image.Image:
-    """Open an image file of one of `IMAGE_FORMATS`, without decoding it. No other program is started.
+    """Open an image file of one of `IMAGE_FORMATS` without decoding it. No other program is started.
 
     Args:
         file: a path, or an open binary file.
@@ -269,7 +269,7 @@ def open_image(file: Any) -> PIL.Image.Image:
 
 
 def _is_heif(file: Any) -> bool:
-    """Return whether a file begins as HEIF images do (HEIC is HEIF with the codec of mobile phones)."""
+    """Return True if a file begins like a HEIF image (HEIC is HEIF with the codec of mobile phones)."""
     if hasattr(file, "read"):
         if not getattr(file, "seekable", lambda: True)():
             return False
@@ -297,7 +297,7 @@ def _register_heif() -> None:
 
 
 def turn_of(image: PIL.Image.Image) -> PIL.Image.Transpose | None:
-    """Return what turns an image upright by its EXIF orientation; None if it is upright or its metadata is damaged."""
+    """Return the PIL transposition that turns an image upright by its EXIF orientation; None if it needs none."""
     try:
         return TURNS.get(image.getexif().get(PIL.ExifTags.Base.Orientation, 1))
     except Exception:  # damaged metadata raises errors of many types, and the pixels do not depend on it
@@ -305,7 +305,7 @@ def turn_of(image: PIL.Image.Image) -> PIL.Image.Transpose | None:
 
 
 def upright(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Decode an image and turn it upright by its EXIF orientation; a turned one has no EXIF and XMP metadata."""
+    """Decode an image and turn it upright by its EXIF orientation; a turned image loses its EXIF and XMP metadata."""
     image.load()
     turn = turn_of(image)
     if turn is not None:
@@ -315,11 +315,11 @@ def upright(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 class TooLargeError(ValueError):
-    """A server sends more bytes than the limit."""
+    """Error of a server that sends more bytes than the limit."""
 
 
 class TimedStream(io.RawIOBase):
-    """The bytes of a connection until a deadline, however slowly they arrive.
+    """Stream of a connection's bytes that ends at a deadline, however slowly they arrive.
 
     Args:
         connection: an open connection.
@@ -331,15 +331,15 @@ class TimedStream(io.RawIOBase):
         self.stream = connection.makefile("rb", buffering=0)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return the buffered stream; `http.client` calls it."""
+        """Return the buffered stream for `http.client`."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True, as `io` requires of a stream that is read."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read what has arrived, and wait at most until the deadline."""
+        """Read the bytes that have arrived; wait for some until the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
@@ -353,7 +353,7 @@ class TimedStream(io.RawIOBase):
 
 
 def web_opener(deadline: float) -> urllib.request.OpenerDirector:
-    """Return an opener of `http(s)` addresses, also after redirects, that reads until a deadline."""
+    """Return a `urllib` opener of `http(s)` URLs that follows redirects and stops at a deadline."""
 
     def connect(kind: Any, host: str, **options: Any) -> http.client.HTTPConnection:
         options["timeout"] = max(deadline - time.monotonic(), 1e-3)
@@ -395,7 +395,7 @@ def web_opener(deadline: float) -> urllib.request.OpenerDirector:
 
 
 def web_content(url: str, seconds: float, max_bytes: float, user_agent: str = USER_AGENT) -> bytes:
-    """Return the bytes at an `http(s)` address.
+    """Download the bytes at an `http(s)` URL.
 
     Args:
         url: the address.
@@ -424,7 +424,7 @@ def web_content(url: str, seconds: float, max_bytes: float, user_agent: str = US
 
 
 def download_image(url: str, timeout: float | None = None, max_bytes: float | None = None) -> bytes:
-    """Return the bytes at an `http(s)` address, or an error that names it.
+    """Download the bytes at an `http(s)` URL; errors name the URL.
 
     Args:
         url: the address.

@@ -1,4 +1,4 @@
-"""The AoA Transformer's processor."""
+"""Processor of the AoA Transformer: captions in the word pieces of GPT-2."""
 
 from .processing_gpt2 import GPT2CaptioningProcessor
 

@@ -1,4 +1,4 @@
-"""Processors of captioners: images, regions, prompts and captions to model inputs, and tokens to captions."""
+"""Processors of captioners: images, regions and texts to model inputs, and generated tokens to captions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class CaptioningProcessor(ProcessorMixin):
 
     @classmethod
     def for_config(cls, config: Any, image_processor: Any, tokenizer: Any, **settings: Any) -> Any:
-        """Return a processor for the inputs that a captioner's configuration declares.
+        """Build a processor for the inputs that a captioner's configuration declares.
 
         Args:
             config: configuration of the captioner.
@@ -126,7 +126,7 @@ class CaptioningProcessor(ProcessorMixin):
         return cls(image_processor, tokenizer, declared_inputs=declared, requires_region_boxes=boxes, **settings)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Save as in transformers, with the files that the Auto classes need where the package is not installed."""
+        """Save as in transformers, with the code that the Auto classes need where this package is not installed."""
         saved = super().save_pretrained(save_directory, *args, **kwargs)
         for complete in self.checkpoint_completions:
             complete(save_directory)
@@ -134,12 +134,12 @@ class CaptioningProcessor(ProcessorMixin):
 
     @property
     def input_columns(self) -> dict[str, str]:
-        """Names that a user may give per image: declared inputs with their layouts, and columns of words."""
+        """Inputs per image beside regions: declared inputs with their layouts, and columns of words."""
         words = {name: "words" for name, target in self.word_columns.items() if target in self.declared_inputs}
         return {**self.declared_inputs, **words}
 
     def pad_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, np.ndarray]:
-        """Pad the columns of B images to declared inputs, see `pad_inputs`; words become ids of the vocabulary.
+        """Pad input columns of B images to batches, see `pad_inputs`; words become ids of the vocabulary.
 
         Args:
             columns: name of `input_columns` -> one entry per image.
@@ -161,7 +161,7 @@ class CaptioningProcessor(ProcessorMixin):
         return pad_inputs(inputs, self.declared_inputs, images)
 
     def ids_of_words(self, name: str, rows: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Return the ids of the words of each image; words that are not in the vocabulary are dropped and counted.
+        """Return the ids of each image's words; unknown words are dropped, with a warning.
 
         Raises:
             ValueError: an entry is no list of words.
@@ -171,23 +171,23 @@ class CaptioningProcessor(ProcessorMixin):
                 raise ValueError(
                     f"`{name}` of image {index} is {words!r:.80}, expected a list of words such as ['dog', 'grass']."
                 )
-        special, known = {*self.tokenizer.all_special_ids}, {}
+        special, ids_by_word = {*self.tokenizer.all_special_ids}, {}
         for word in {word for words in rows for word in words or ()}:
             tokens = self.tokenizer(word, add_special_tokens=False)["input_ids"]
             if len(tokens) == 1 and tokens[0] not in special:
-                known[word] = tokens[0]
-        dropped = [word for words in rows for word in words or () if word not in known]
+                ids_by_word[word] = tokens[0]
+        dropped = [word for words in rows for word in words or () if word not in ids_by_word]
         if dropped:
-            given = sum(len(words or ()) for words in rows)
+            total = sum(len(words or ()) for words in rows)
             logger.warning(
-                f"{len(dropped)} of {given} words of `{name}` are not in the vocabulary and are left out: "
+                f"{len(dropped)} of {total} words of `{name}` are not in the vocabulary and are left out: "
                 f"{', '.join(sorted(set(dropped))[:5])}."
             )
-        return [[known[word] for word in words or () if word in known] for words in rows]
+        return [[ids_by_word[word] for word in words or () if word in ids_by_word] for words in rows]
 
     @property
     def model_input_names(self) -> list[str]:
-        """Names that `__call__` may return."""
+        """Names of the model inputs that `__call__` may return."""
         regions = ["region_features", "region_boxes", "region_mask", "region_views", *self.declared_inputs]
         regions += [f"{n.removesuffix('_ids')}_mask" for n, layout in self.declared_inputs.items() if layout == "ids"]
         padding = ["pixel_mask"] if getattr(self.image_processor, "do_pad", None) else []
@@ -202,7 +202,7 @@ class CaptioningProcessor(ProcessorMixin):
         text_target: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
-        """Prepare a batch of B images (or of their regions) and T tokens.
+        """Convert a batch of B images (or of their regions), prompts and captions to model inputs.
 
         Args:
             images: images, in any form that the image processor accepts. In a list that contains lists, every entry is
@@ -248,12 +248,12 @@ class CaptioningProcessor(ProcessorMixin):
             data.update(self._encode_images(images, text_options["return_tensors"], image_options))
             count = len(data["pixel_values"])
         if regions is not None:
-            found, given = split_regions(regions, self.input_columns)
-            has_boxes = [isinstance(entry, Mapping) and entry.get("boxes") is not None for entry in found]
+            entries, region_inputs = split_regions(regions, self.input_columns)
+            has_boxes = [isinstance(entry, Mapping) and entry.get("boxes") is not None for entry in entries]
             if self.requires_region_boxes and not all(has_boxes):
-                self._require_relations(given.keys() | declared.keys())
-            data.update(batch_regions(found))
-            declared |= given
+                self._require_relations(region_inputs.keys() | declared.keys())
+            data.update(batch_regions(entries))
+            declared |= region_inputs
             count = len(data["region_features"])
         if declared:
             padded = self.pad_columns(declared, len(next(iter(declared.values()))) if count is None else count)
@@ -267,21 +267,21 @@ class CaptioningProcessor(ProcessorMixin):
         return BatchFeature(data, tensor_type=text_options["return_tensors"])
 
     def options_of_call(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the options of texts and the settings of the image processor of a call, see `__call__`.
+        """Split the keyword arguments of `__call__` into text options and image processor settings.
 
         Raises:
             TypeError: a name is not known.
             ValueError: an option is given twice.
         """
         settings, texts = set(self.image_processor.valid_kwargs.__annotations__), {*TEXT_OPTIONS}
-        known = {"text_kwargs": texts, "images_kwargs": settings, "common_kwargs": {"return_tensors"}}
-        unknown = kwargs.keys() - known.keys() - texts - settings
-        unknown |= {name for form, names in known.items() for name in {*kwargs.get(form, ())} - names}
+        groups = {"text_kwargs": texts, "images_kwargs": settings, "common_kwargs": {"return_tensors"}}
+        unknown = kwargs.keys() - groups.keys() - texts - settings
+        unknown |= {name for form, names in groups.items() for name in {*kwargs.get(form, ())} - names}
         if unknown:
             raise TypeError(
                 f"{type(self).__name__} has no arguments {sorted(unknown)}; expected images, text, regions, "
-                f"text_target, {', '.join((*TEXT_OPTIONS, *self.input_columns, *known))}, or a setting of the image "
-                f"processor: {sorted(settings)}."
+                f"text_target, {', '.join((*TEXT_OPTIONS, *self.input_columns, *groups))}, or a setting of the "
+                f"image processor: {sorted(settings)}."
             )
         defaults = {name: value for name, value in self.tokenizer.init_kwargs.items() if name in TEXT_OPTIONS}
         merged = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=defaults, **kwargs)
@@ -298,7 +298,7 @@ class CaptioningProcessor(ProcessorMixin):
         return of_texts, merged["images_kwargs"]
 
     def _apply_padding(self, data: dict[str, Any], options: Mapping[str, Any]) -> None:
-        """Replace the padding of texts to the longest by padding to `max_length`, or by none."""
+        """Pad texts to `max_length` or undo their padding, by the option `padding`."""
         fill = {"decoder_input_ids": self.tokenizer.pad_token_id, "decoder_attention_mask": 0, "labels": IGNORED_LABEL}
         if options["padding"] == "max_length":
             if "decoder_input_ids" in data:
@@ -315,7 +315,7 @@ class CaptioningProcessor(ProcessorMixin):
                 data[name] = [row[mask] for row, mask in zip(data[name], real[name], strict=True)]
 
     def _require_relations(self, given: Collection[str]) -> None:
-        """Raise a `ValueError` unless relations between regions are given, which replace boxes."""
+        """Raise a `ValueError` for missing boxes, unless relations between regions are among the inputs."""
         relations = [name for name, layout in self.declared_inputs.items() if layout == "relation"]
         if not any(name in given for name in relations):
             instead = "".join(f", or '{name.removeprefix('region_')}' instead of boxes" for name in relations)
@@ -324,7 +324,7 @@ class CaptioningProcessor(ProcessorMixin):
             )
 
     def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
-        """Return `pixel_values` of images, or of studies with their `view_mask`, see `__call__`."""
+        """Return `pixel_values` of images; for studies of several views with their `view_mask`."""
         if isinstance(images, Sequence) and not isinstance(images, (str, bytes)):
             images = list(images)  # a column of a data set is not a list
         studies = studies_of(images)
@@ -345,7 +345,7 @@ class CaptioningProcessor(ProcessorMixin):
         return data if return_tensors == "pt" else {name: values.cpu().numpy() for name, values in data.items()}
 
     def encode_prompts(self, prompts: Sequence[str], max_length: int | None = None) -> dict[str, np.ndarray]:
-        """Encode prompts to continue, padded on the left.
+        """Encode prompts, which captions will continue, padded on the left.
 
         Args:
             prompts: B texts; `""` becomes the begin token alone.
@@ -364,7 +364,7 @@ class CaptioningProcessor(ProcessorMixin):
         return {"decoder_input_ids": ids} if mask.all() else {"decoder_input_ids": ids, "decoder_attention_mask": mask}
 
     def encode_captions(self, captions: Sequence[str], max_length: int | None = None) -> np.ndarray:
-        """Encode captions to learn.
+        """Encode training captions to labels, which end with the end token.
 
         Args:
             captions: B texts.
@@ -382,7 +382,7 @@ class CaptioningProcessor(ProcessorMixin):
         return labels
 
     def tokens_of_captions(self, captions: Iterable[str]) -> set[int]:
-        """Return the ids of the tokens that captions consist of, without begin and end tokens."""
+        """Return the set of token ids that occur in captions, without begin and end tokens."""
         return {token for caption in captions for token in self._tokens_of(self.normalise_caption(caption))}
 
     def normalise_caption(self, caption: str) -> str:
@@ -427,7 +427,7 @@ class CaptioningProcessor(ProcessorMixin):
         return [str(self.decode(row, skip_special_tokens=skip_special_tokens, **kwargs)) for row in sequences]
 
     def caption_of(self, tokens: Sequence[int], **kwargs: Any) -> str:
-        """Decode tokens that follow a begin token, up to the first end token."""
+        """Decode the tokens after a begin token, up to the first end token."""
         eos = self.tokenizer.eos_token_id
         tokens = tokens[: tokens.index(eos)] if eos in tokens else tokens
         text = self.tokenizer.decode(tokens, skip_special_tokens=True, **kwargs).strip()
@@ -446,18 +446,18 @@ class CaptioningProcessor(ProcessorMixin):
     def post_process_image_text_to_text(
         self, generated_outputs: Any, skip_special_tokens: bool = True, **kwargs: Any
     ) -> list[str]:
-        """Decode the result of `generate()`, `[B, T]` or `[T]`, to captions."""
+        """Decode the token ids that `generate()` returns, `[B, T]` or `[T]`, to captions."""
         captions = self.decode(generated_outputs, skip_special_tokens=skip_special_tokens, **kwargs)
         return [captions] if isinstance(captions, str) else captions
 
 
 def without_repetitions(words: Sequence[str]) -> list[str]:
-    """Return words without repetitions of the previous word: `a a dog` becomes `a dog`."""
+    """Drop words that repeat the word before them: `a a dog` becomes `a dog`."""
     return [word for word, _ in itertools.groupby(words)]
 
 
 def studies_of(images: Any) -> list[list[Any]] | None:
-    """Return the views of each study if `images` are studies, that is a list that contains a list; otherwise None.
+    """Return the views of each study if `images` has lists of several views, else None.
 
     Raises:
         ValueError: a study has no view.
@@ -471,7 +471,7 @@ def studies_of(images: Any) -> list[list[Any]] | None:
 
 
 def _one_each(text: str | Sequence[str], images: int | None) -> list[str]:
-    """Return one prompt per image; a single text is repeated."""
+    """Return one prompt per image; a single prompt is repeated."""
     if isinstance(text, str):
         return [text] * (images or 1)
     if images not in (None, len(text)):
@@ -480,7 +480,7 @@ def _one_each(text: str | Sequence[str], images: int | None) -> list[str]:
 
 
 def _some_each(captions: str | Sequence[str], images: int | None) -> list[str]:
-    """Return captions after checking that every image has the same number."""
+    """Check that there is the same number of captions for each image; return them as a list."""
     captions = [captions] if isinstance(captions, str) else list(captions)
     if not captions or (images is not None and len(captions) % images):
         raise ValueError(
@@ -490,7 +490,7 @@ def _some_each(captions: str | Sequence[str], images: int | None) -> list[str]:
 
 
 def split_regions(regions: Any, declared: Mapping[str, str]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """Separate the declared inputs in entries of regions from features, boxes and views.
+    """Split the entries of `regions` into region arrays and other declared inputs.
 
     Args:
         regions: see `batch_regions`. An entry may also have declared inputs, by their name or without `region_` before
@@ -503,21 +503,21 @@ def split_regions(regions: Any, declared: Mapping[str, str]) -> tuple[list[Any],
     Raises:
         ValueError: some entries have an input that others lack.
     """
-    entries, found = [], {name: [] for name in declared}  # type: ignore[var-annotated]
+    entries, values_by_name = [], {name: [] for name in declared}  # type: ignore[var-annotated]
     for entry in _images_of(regions):
         if isinstance(entry, Mapping):
             entry = dict(entry)
             for name in declared:
                 for key in (name, name.removeprefix("region_")):
                     if key in entry and key not in REGION_KEYS:
-                        found[name].append(entry.pop(key))
+                        values_by_name[name].append(entry.pop(key))
         entries.append(entry)
-    for name, values in found.items():
+    for name, values in values_by_name.items():
         if values and len(values) != len(entries):
             raise ValueError(
                 f"`regions` has {name} for {len(values)} of {len(entries)} images; give it for all or none."
             )
-    return entries, {name: values for name, values in found.items() if values}
+    return entries, {name: values for name, values in values_by_name.items() if values}
 
 
 def batch_regions(regions: Any) -> dict[str, np.ndarray]:
@@ -548,13 +548,13 @@ def batch_regions(regions: Any) -> dict[str, np.ndarray]:
     counts = [len(entry["features"]) for entry in entries]
     batch = {"region_mask": np.arange(max(counts)) < np.array(counts)[:, None]}
     for key in REGION_KEYS:
-        given = [key in entry for entry in entries]
-        if any(given) and not all(given):
+        has_key = [key in entry for entry in entries]
+        if any(has_key) and not all(has_key):
             raise ValueError(
-                f"`regions` has {key} for some images only; image {given.index(False)} has none. Give {key} for all "
+                f"`regions` has {key} for some images only; image {has_key.index(False)} has none. Give {key} for all "
                 "images or for none."
             )
-        if all(given):
+        if all(has_key):
             rows = [entry[key] for entry in entries]
             batch[f"region_{key}"] = pad(rows, (max(counts), *rows[0].shape[1:]))
     return batch
@@ -569,14 +569,14 @@ def _images_of(regions: Any) -> list[Any]:
 
 
 def _entry(entry: Any, index: int) -> dict[str, np.ndarray]:
-    """Return the checked arrays of one image, by the keys of `REGION_KEYS`."""
-    given = entry if isinstance(entry, Mapping) else {"features": entry}
-    if "features" not in given or given.keys() - {*REGION_KEYS, "relations"}:  # relations may be left unread
+    """Check the regions of one image; return its arrays by the keys of `REGION_KEYS`."""
+    arrays = entry if isinstance(entry, Mapping) else {"features": entry}
+    if "features" not in arrays or arrays.keys() - {*REGION_KEYS, "relations"}:  # relations may be left unread
         raise ValueError(
-            f"`regions` of image {index} has the keys {sorted(given)}; expected 'features' and, if there are "
+            f"`regions` of image {index} has the keys {sorted(arrays)}; expected 'features' and, if there are "
             "any, 'boxes' and 'views'."
         )
-    features = _array(given["features"])
+    features = _array(arrays["features"])
     if features.ndim != 2:
         raise ValueError(
             f"`regions` of image {index} has the shape {features.shape}; expected features [R, D]: R regions, "
@@ -593,10 +593,10 @@ def _entry(entry: Any, index: int) -> dict[str, np.ndarray]:
             f"`regions` of image {index} has NaN or infinite features, first in region {bad}. Extract the image again."
         )
     checked = {"features": features}
-    if given.get("boxes") is not None:
-        checked["boxes"] = _checked_boxes(_array(given["boxes"]), len(features), index)
-    if given.get("views") is not None:
-        checked["views"] = np.asarray(given["views"], dtype=np.int64)
+    if arrays.get("boxes") is not None:
+        checked["boxes"] = _checked_boxes(_array(arrays["boxes"]), len(features), index)
+    if arrays.get("views") is not None:
+        checked["views"] = np.asarray(arrays["views"], dtype=np.int64)
         if checked["views"].shape != (len(features),):
             raise ValueError(
                 f"Views of image {index} have the shape {checked['views'].shape}; its {len(features)} regions need "
@@ -633,7 +633,7 @@ def _array(values: Any) -> np.ndarray:
 
 
 def pad_inputs(inputs: Mapping[str, Sequence[Any]], declared: Mapping[str, str], images: int) -> dict[str, np.ndarray]:
-    """Pad declared inputs of B images to batches.
+    """Pad the declared inputs of B images to batches.
 
     Args:
         inputs: name -> one entry per image.
@@ -671,7 +671,7 @@ def pad_inputs(inputs: Mapping[str, Sequence[Any]], declared: Mapping[str, str],
 
 
 def pad(rows: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Pad arrays with zeros to one shape, and stack them."""
+    """Pad arrays with zeros to a common shape, and stack them."""
     padded = np.zeros((len(rows), *shape), rows[0].dtype)
     for target, row in zip(padded, rows, strict=True):
         target[tuple(slice(size) for size in row.shape)] = row

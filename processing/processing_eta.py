@@ -1,4 +1,4 @@
-"""Processor of the Entangled Transformer."""
+"""Processor of the Entangled Transformer: captions in whole words, and attributes."""
 
 from collections.abc import Mapping
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Processor of captioners that write with GPT-2: captions in its word pieces.
+"""Processor of captioners with a GPT-2 decoder: captions in its word pieces.
 
 The functions `released_*` reproduce the text processing of the released code of VisualGPT exactly, with the defects
 that the published figures contain: the width of a batch is counted in words but applied to word pieces, so that long
@@ -77,11 +77,11 @@ class GPT2CaptioningProcessor(CaptioningProcessor):
         self.released_text = released_text
 
     def text_for_tokenizer(self, text: str) -> str:
-        """Return the text with a space before the first word."""
+        """Return the text with a space before its first word, which is part of GPT-2's word pieces."""
         return f" {text}"
 
     def encode_captions(self, captions: Sequence[str], max_length: int | None = None) -> np.ndarray:
-        """Encode captions to learn, see `CaptioningProcessor.encode_captions`.
+        """Encode training captions, see `CaptioningProcessor.encode_captions`.
 
         With `released_text`, rows have the released width, `max_length` must be None, and rows that the released rule
         truncates have no end token.
@@ -99,7 +99,7 @@ class GPT2CaptioningProcessor(CaptioningProcessor):
         return np.where(labels == tokenizer.pad_token_id, IGNORED_LABEL, labels)
 
     def tokens_of_captions(self, captions: Iterable[str]) -> set[int]:
-        """Return the ids of the tokens that captions consist of, see `CaptioningProcessor.tokens_of_captions`."""
+        """Return the set of token ids that occur in captions, see `CaptioningProcessor.tokens_of_captions`."""
         if not self.released_text:
             return super().tokens_of_captions(captions)
         ids = [getattr(self.tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")]
@@ -107,7 +107,7 @@ class GPT2CaptioningProcessor(CaptioningProcessor):
         return set().union(*rows)
 
     def caption_of(self, tokens: Sequence[int], **kwargs: Any) -> str:
-        """Decode tokens that follow a begin token, see `CaptioningProcessor.caption_of`."""
+        """Decode the tokens after a begin token, see `CaptioningProcessor.caption_of`."""
         if not self.released_text:
             return super().caption_of(tokens, **kwargs)
         tokenizer = self.tokenizer
@@ -121,7 +121,7 @@ def prepare_gpt2_tokenizer(
     eos_token_id: int | None = None,
     pad_token_id: int | None = None,
 ) -> Any:
-    """Return a GPT-2 tokenizer with the begin, end and padding tokens of a captioner.
+    """Return a GPT-2 tokenizer with begin, end and padding tokens for a captioner.
 
     GPT-2 has `<|endoftext|>` only. It remains the end token; begin and padding tokens that are missing, or equal to
     the end token, are appended to the vocabulary as `<|bos|>` and `<|pad|>`. The model's embeddings then need
@@ -140,12 +140,14 @@ def prepare_gpt2_tokenizer(
         ValueError: an id is outside the vocabulary, or there is no end token.
     """
     tokenizer = copy.deepcopy(tokenizer)
-    given = {"bos_token": bos_token_id, "eos_token": eos_token_id, "pad_token": pad_token_id}
-    for name, token_id in given.items():
+    special_ids = {"bos_token": bos_token_id, "eos_token": eos_token_id, "pad_token": pad_token_id}
+    for name, token_id in special_ids.items():
         if token_id is not None and not 0 <= token_id < len(tokenizer):
             raise ValueError(f"{name}_id={token_id} is outside the tokenizer's vocabulary of {len(tokenizer)} tokens.")
     tokens = {
-        name: tokenizer.convert_ids_to_tokens(token_id) for name, token_id in given.items() if token_id is not None
+        name: tokenizer.convert_ids_to_tokens(token_id)
+        for name, token_id in special_ids.items()
+        if token_id is not None
     }
     eos = tokens.setdefault("eos_token", tokenizer.eos_token)
     if eos is None:
@@ -159,7 +161,7 @@ def prepare_gpt2_tokenizer(
 
 
 def released_words(caption: str) -> list[str]:
-    """Split a caption at spaces into lower-case words, without the dropped tokens.
+    """Split a caption at spaces into lower-case words, without the punctuation that the released code drops.
 
     The released code splits with spaCy 2.0.11, which also separates `'s` and punctuation from words: pass captions
     split in this way, with spaces between the tokens.
@@ -170,7 +172,7 @@ def released_words(caption: str) -> list[str]:
 def released_rows(
     captions: Sequence[str], tokenizer: Any, bos_token_id: int, eos_token_id: int, pad_token_id: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Encode a batch of captions as the released code does.
+    """Encode a batch of captions to rows of ids as the released code does.
 
     Args:
         captions: texts with spaces between tokens.
@@ -189,7 +191,7 @@ def released_rows(
 
 
 def released_caption_words(row: Sequence[int], tokenizer: Any, eos_token_id: int, pad_token_id: int) -> list[str]:
-    """Decode a row of ids to words as the released code does, which truncates the text, not the ids.
+    """Decode a row of ids to words as the released code does, which cuts the text at the end token, not the ids.
 
     Words are kept up to the first that contains the end or the padding text; of that word, the part before the end
     text is kept.
@@ -205,7 +207,7 @@ def released_caption_words(row: Sequence[int], tokenizer: Any, eos_token_id: int
 
 
 def released_text(row: Sequence[int], tokenizer: Any) -> str:
-    """Decode ids as transformers 3.1 did, without spaces before punctuation and English contractions."""
+    """Decode ids as transformers 3.1 did: no spaces before punctuation and within English contractions."""
     text = tokenizer.decode(list(row), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     for joined in JOINED_TO_THE_LEFT:
         text = text.replace(joined, joined.strip())

@@ -1,4 +1,4 @@
-"""VisualGPT's processor."""
+"""VisualGPT's processor: captions in the word pieces of GPT-2."""
 
 from .processing_gpt2 import GPT2CaptioningProcessor, prepare_gpt2_tokenizer
 

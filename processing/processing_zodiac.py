@@ -1,7 +1,7 @@
-"""ZoDIAC's processor."""
+"""ZoDIAC's processor: captions in whole words."""
 
 from .processing_captioning import CaptioningProcessor
 
 
 class ZodiacProcessor(CaptioningProcessor):
-    """Processor of ZoDIAC: captions in the words of a vocabulary, see `CaptioningProcessor`."""
+    """Processor of ZoDIAC: captions in whole words, see `CaptioningProcessor`."""

@@ -1,7 +1,7 @@
-"""ZoDIAC's processor in AoANet."""
+"""Processor of ZoDIAC in AoANet: captions in whole words."""
 
 from .processing_captioning import CaptioningProcessor
 
 
 class ZodiacAoANetProcessor(CaptioningProcessor):
-    """Processor of ZoDIAC in AoANet: captions in the words of a vocabulary, see `CaptioningProcessor`."""
+    """Processor of ZoDIAC in AoANet: captions in whole words, see `CaptioningProcessor`."""

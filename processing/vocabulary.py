@@ -22,12 +22,12 @@ SEPARATORS = re.compile(r'[,;!?"()\-/\r\n]')
 
 
 def composed(text: str) -> str:
-    """Return a text in composed form (NFC), in which an accented letter is the same token however it was typed."""
+    """Normalise a text to composed Unicode (NFC): an accented letter is the same however it was typed."""
     return unicodedata.normalize("NFC", text)
 
 
 def karpathy_words(caption: str) -> list[str]:
-    """Split a caption as Karpathy's files do: lower-case, `'` and `.` deleted, other punctuation replaced by spaces.
+    """Split a caption into words as Karpathy's files do: lower-case, `'` and `.` deleted, other punctuation to spaces.
 
     Returns:
         The words; `&`, `#`, `:` and `$` stay.
@@ -36,7 +36,7 @@ def karpathy_words(caption: str) -> list[str]:
 
 
 def count_words(captions: Iterable[Sequence[str]]) -> Counter[str]:
-    """Count words.
+    """Count how often each word occurs in captions.
 
     Args:
         captions: the words of each caption.
@@ -45,7 +45,7 @@ def count_words(captions: Iterable[Sequence[str]]) -> Counter[str]:
 
 
 def vocabulary(counts: Counter[str], at_least: int) -> list[str]:
-    """Return the words that occur at least `at_least` times, by descending frequency, then alphabetically.
+    """Return the words that occur `at_least` times, by descending frequency, then alphabetically.
 
     Raises:
         ValueError: no word is that frequent.
@@ -61,7 +61,7 @@ def vocabulary(counts: Counter[str], at_least: int) -> list[str]:
 
 
 def attribute_words(captions: Iterable[str], number: int) -> list[str]:
-    """Return the most frequent words of captions, most frequent first.
+    """Return the most frequent words of captions as attributes, most frequent first.
 
     Raises:
         ValueError: `number` is below 1, or there are no captions.
@@ -72,17 +72,17 @@ def attribute_words(captions: Iterable[str], number: int) -> list[str]:
 
 
 def attribute_labels(captions: Sequence[Sequence[str]], words: Sequence[str]) -> np.ndarray:
-    """Return which words the captions of each image have, `[N, W]` bool."""
+    """Return a bool array `[N, W]`: True where a caption of the image has the word."""
     place = {word: index for index, word in enumerate(words)}
     labels = np.zeros((len(captions), len(words)), dtype=bool)
     for row, of_image in enumerate(captions):
-        found = {place[word] for caption in of_image for word in karpathy_words(caption) if word in place}
-        labels[row, sorted(found)] = True
+        columns = {place[word] for caption in of_image for word in karpathy_words(caption) if word in place}
+        labels[row, sorted(columns)] = True
     return labels
 
 
 def word_means(processor: Any, sequence: list[int], values: Any) -> tuple[list[str], list[np.ndarray]]:
-    """Average the values of tokens over words.
+    """Average values of tokens over the tokens of each word.
 
     Args:
         processor: decodes tokens.
@@ -95,13 +95,13 @@ def word_means(processor: Any, sequence: list[int], values: Any) -> tuple[list[s
     of_word: list[list[Any]] = []
     words: list[str] = []
     for index in range(1, len(sequence)):
-        found = processor.decode(sequence[: index + 1]).split()
+        words_so_far = processor.decode(sequence[: index + 1]).split()
         if sequence[index] == processor.tokenizer.eos_token_id:
             break
-        if not found:  # a blank before the first word
+        if not words_so_far:  # a blank before the first word
             continue
-        if len(found) > len(words):
+        if len(words_so_far) > len(words):
             of_word.append([])
-        words = found
+        words = words_so_far
         of_word[-1].append(values[index - 1])
-    return words, [np.mean(of_one, axis=0) for of_one in of_word]
+    return words, [np.mean(word_values, axis=0) for word_values in of_word]

@@ -1,4 +1,4 @@
-"""Word-level tokenizers, built from captions; AutoTokenizer loads them without code of this library.
+"""Word-level tokenizers built from captions, which AutoTokenizer loads without code of this library.
 
 | layout | ids | used by |
 |---|---|---|
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IdLayout:
-    """Positions of the special tokens, `before` and `after` the words; two roles may share a token."""
+    """Order of ids: special tokens before and after the words, and their roles (two roles may share a token)."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -58,7 +58,7 @@ _NO_WORDS = {"unicode": r"^[^\p{L}\p{N}]+$", "characters": r"^[\p{P}\r\n]+$"}
 def word_tokenizer(
     words: Sequence[str], layout: str = "default", lowercase: bool = True, rule: str = "karpathy"
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of the given words.
+    """Build a word-level tokenizer of a list of words.
 
     Args:
         words: the vocabulary in the order of its ids, without special tokens.
@@ -94,7 +94,7 @@ def word_tokenizer(
 
 
 def _splitting(rule: str, lowercase: bool) -> tuple[Any, Any]:
-    """Return the normalizer and the pre-tokenizer that split captions into words by a rule."""
+    """Return the normalizer and the pre-tokenizer that split captions into words by `rule`."""
     from tokenizers import Regex
     from tokenizers.normalizers import Lowercase, Replace
     from tokenizers.normalizers import Sequence as InOrder
@@ -112,7 +112,7 @@ def _splitting(rule: str, lowercase: bool) -> tuple[Any, Any]:
 
 
 def _words_of(captions: Iterable[str], rule: str) -> Iterable[list[str]]:
-    """Return the words of each caption by a rule."""
+    """Split captions into words by `rule`."""
     if rule == "karpathy":
         return (karpathy_words(composed(caption)) for caption in captions)
     normalizer, pieces = _splitting(rule, lowercase=True)
@@ -127,7 +127,7 @@ def build_word_tokenizer(
     layout: str = "default",
     rule: str = "karpathy",
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of the words of captions.
+    """Build a word-level tokenizer of the words that captions have.
 
     Rules of the papers: Show, Attend and Tell `at_least=1, size=10000` (section 5.1); its re-implementation
     `at_least=6` ("more than 5"); AoANet and Image Transformer `at_least=6` with the captions of all splits; M2 and

@@ -1,4 +1,4 @@
-"""Build backend: that of setuptools, with editable installations that type checkers find.
+"""Build backend of setuptools, with editable installations that type checkers understand.
 
 `modeling`, `processing` and `hub_cards` are packages inside `hf_captioners`, but folders beside it. setuptools
 installs such a layout in editable form as an import hook, which type checkers do not run. This backend adds a folder
@@ -48,7 +48,7 @@ def build_editable(
     config_settings: Mapping[str, str | list[str] | None] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Build the wheel of an editable installation, see PEP 660; return its name.
+    """Build the wheel of an editable installation (PEP 660); return its file name.
 
     Args:
         wheel_directory: folder of the wheel.
@@ -70,7 +70,7 @@ def build_editable(
 
 
 def link_packages(root: Path) -> Path:
-    """Link all files and folders of the package into one folder, each where its name says; return the folder above.
+    """Link all files of the package into one folder that has the installed layout; return the folder above it.
 
     Args:
         root: the checkout.
@@ -96,7 +96,7 @@ def link_packages(root: Path) -> Path:
 
 
 def add_to_wheel(wheel: Path, name: str, content: bytes) -> None:
-    """Add a file to a wheel, and to its record of files.
+    """Add a file to a wheel and to its RECORD.
 
     Args:
         wheel: the wheel, which is replaced.

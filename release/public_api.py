@@ -1,4 +1,4 @@
-"""List of what users may rely on: public names with their signatures, commands with their flags, and deprecations.
+"""List of the public API: names with signatures, commands with flags, deprecations; and its comparison with a release.
 
 `python -m release.public_api` writes `public_api.json` beside this file; `docs/versions.md` says what it promises.
 Public are the names of the stubs (`__init__.pyi`), those that README and docs import, and every flag of every command.
@@ -45,7 +45,7 @@ Api = dict[str, Any]
 
 
 def imported_names(code: str, package: str = "") -> Iterator[str]:
-    """Yield the full names of this library that code imports.
+    """Yield the full names that Python code imports from this library.
 
     Args:
         code: Python code, or a stub.
@@ -59,7 +59,7 @@ def imported_names(code: str, package: str = "") -> Iterator[str]:
 
 
 def public_names() -> list[str]:
-    """Return the full names that are public, sorted; a name that two modules offer is there twice."""
+    """Return the sorted full names of the public API; a name that two modules export is listed for both."""
     names: set[str] = set()
     for stub in (ROOT / PACKAGE).rglob("__init__.pyi"):
         package = ".".join(stub.relative_to(ROOT).parent.parts)
@@ -72,20 +72,20 @@ def public_names() -> list[str]:
 
 
 def _pages() -> list[str]:
-    """Return README and the pages for users."""
+    """Return the paths of README and of the user documentation."""
     pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     return [page.read_text(encoding="utf-8") for page in pages if page.name not in INTERNAL_PAGES]
 
 
 @functools.cache
 def documented_words() -> frozenset[str]:
-    """Return the identifiers in code of README and docs."""
+    """Return all identifiers in code of README and docs."""
     code = " ".join(code for text in _pages() for code in CODE.findall(text))
     return frozenset(re.findall(r"[A-Za-z_]\w*", code))
 
 
 def value_text(value: object) -> str:
-    """Return a default as text that is equal in every process and version of Python."""
+    """Format a default value as text that is equal in every process and Python version."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, (list, tuple)):
@@ -93,7 +93,7 @@ def value_text(value: object) -> str:
     if isinstance(value, (set, frozenset)):
         return f"{{{', '.join(sorted(map(value_text, value)))}}}"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{value_text(key)}: {value_text(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{value_text(key)}: {value_text(entry)}' for key, entry in value.items())}}}"
     if callable(value):
         return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
     if isinstance(value, Path) and value.is_relative_to(ROOT):
@@ -105,20 +105,20 @@ def value_text(value: object) -> str:
 
 
 def parameters_of(function: Callable[..., Any], skipped: int = 0) -> list[str]:
-    """Return the parameters of a function as texts: `name` or `name=default`, with `*` before those by name only."""
-    found: list[str] = []
+    """Return the parameters of a function as text: `name` or `name=default`, keyword-only ones after `*`."""
+    texts: list[str] = []
     for parameter in list(inspect.signature(function).parameters.values())[skipped:]:
-        if parameter.kind is parameter.KEYWORD_ONLY and not any(one.startswith("*") for one in found):
-            found.append("*")
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(text.startswith("*") for text in texts):
+            texts.append("*")
         prefix = STARS.get(parameter.kind, "")
         default = "" if parameter.default is NO_VALUE else f"={value_text(parameter.default)}"
-        found.append(f"{prefix}{parameter.name}{default}")
-    return found
+        texts.append(f"{prefix}{parameter.name}{default}")
+    return texts
 
 
 def fields_of(kind: type) -> list[str]:
-    """Return the fields of a dataclass that this library declares, as parameters by name only."""
-    found = ["*"]
+    """Return the fields of a dataclass of this library as keyword-only parameters."""
+    texts = ["*"]
     for field in dataclasses.fields(kind):
         owner = next(base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", {}))
         if not is_own(owner) or not field.init:
@@ -126,17 +126,17 @@ def fields_of(kind: type) -> list[str]:
         default: Any = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        found.append(field.name if default is dataclasses.MISSING else f"{field.name}={value_text(default)}")
-    return found
+        texts.append(field.name if default is dataclasses.MISSING else f"{field.name}={value_text(default)}")
+    return texts
 
 
 def is_own(kind: type) -> bool:
-    """Whether this library defines a class."""
+    """Return True if this library defines the class."""
     return kind.__module__.split(".")[0] == PACKAGE
 
 
 def entries_of(name: str, value: Any, classes: Mapping[type, str]) -> Iterator[tuple[str, Api]]:
-    """Yield the entries of a public name: itself, and the methods and properties of a class.
+    """Yield list entries of a public name: the name itself, and methods and properties of a class.
 
     Args:
         name: full name.
@@ -172,7 +172,7 @@ def entries_of(name: str, value: Any, classes: Mapping[type, str]) -> Iterator[t
 
 
 def public_members(value: type, bases: list[type], classes: Mapping[type, str]) -> list[str]:
-    """Return the names of the public methods and properties of a class, without those of its public bases."""
+    """Return the public methods and properties that a class adds to its public bases."""
     extends = any(base.__module__.split(".")[0] in ("transformers", "torch") for base in value.__mro__)
     inherited = {attribute for base in bases if base in classes for attribute in vars(base)}
     names = {attribute for base in (value, *bases) for attribute in vars(base)} - inherited | vars(value).keys()
@@ -182,7 +182,7 @@ def public_members(value: type, bases: list[type], classes: Mapping[type, str]) 
 
 
 def flags_of(name: str) -> Api:
-    """Return the flags and positional arguments of a command: default, choices, and whether it is required.
+    """Return the flags and positional arguments of a command: default, choices, and whether they are required.
 
     Flags of transformers' `Seq2SeqTrainingArguments` follow that library.
     """
@@ -205,11 +205,11 @@ def flags_of(name: str) -> Api:
 
 
 def deprecations_of(name: str, value: Any) -> dict[str, str]:
-    """Return the deprecations of a name, of its methods and of their arguments, with their messages.
+    """Return the deprecation messages of a name, its methods and their arguments.
 
     See `hf_captioners.deprecation`.
     """
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     members = [(name, value)]
     if isinstance(value, type) and is_own(value):
         static = inspect.getmembers_static(value)
@@ -217,15 +217,15 @@ def deprecations_of(name: str, value: Any) -> dict[str, str]:
     for key, member in members:
         member = getattr(member, "__func__", member)
         if isinstance(vars(member).get("__deprecated__") if hasattr(member, "__dict__") else None, str):
-            found[key] = member.__deprecated__
+            messages[key] = member.__deprecated__
         init = vars(member).get("__init__") if isinstance(member, type) else member
         for argument, message in getattr(init, "__deprecated_arguments__", {}).items():
-            found[f"{key}({argument})"] = message
-    return found
+            messages[f"{key}({argument})"] = message
+    return messages
 
 
 def public_api() -> Api:
-    """Return the list of the present sources."""
+    """Return the list of the public API of these sources."""
     values = {}
     for name in public_names():
         module, _, attribute = name.rpartition(".")
@@ -248,102 +248,105 @@ def public_api() -> Api:
 
 
 def breaks(old: Api, new: Api) -> list[str]:
-    """Return what a list breaks of an older one, as sentences, without what was deprecated there."""
-    found: list[tuple[str, str]] = []
+    """Return the incompatible changes between two lists as sentences, without those that were deprecated before."""
+    changes: list[tuple[str, str]] = []
     for name, entry in old["names"].items():
         if name not in new["names"]:
-            found.append((name, f"{name} is gone"))
+            changes.append((name, f"{name} is gone"))
             continue
         other = new["names"][name]
         if other["kind"] != entry["kind"]:
-            found.append((name, f"{name} was a {entry['kind']} and is a {other['kind']}"))
+            changes.append((name, f"{name} was a {entry['kind']} and is a {other['kind']}"))
             continue
         gone = [base for base in entry.get("bases", ()) if base not in other["bases"]]
-        found += [(name, f"{name} is no {base} any more") for base in gone]
-        found += [
+        changes += [(name, f"{name} is no {base} any more") for base in gone]
+        changes += [
             (name, f"{name} has no {key!r} any more") for key in entry.get("keys", ()) if key not in other["keys"]
         ]
         before, after = entry.get("parameters"), other.get("parameters")
         if before is not None:
-            found += [(f"{name}({one})", f"{name}: {text}") for one, text in parameter_breaks(before, after or [])]
+            changes += [
+                (f"{name}({parameter})", f"{name}: {text}")
+                for parameter, text in parameter_breaks(before, after or [])
+            ]
     for command, flags in old["commands"].items():
         if command not in new["commands"]:
-            found.append((command, f"the command {command} is gone"))
+            changes.append((command, f"the command {command} is gone"))
             continue
         present = new["commands"][command]
         for flag, facts in flags.items():
             texts = flag_breaks(flag, facts, present.get(flag))
-            found += [(f"{command} {flag}", f"{command}: {text}") for text in texts]
+            changes += [(f"{command} {flag}", f"{command}: {text}") for text in texts]
         added = [flag for flag, facts in present.items() if flag not in flags and facts.get("required")]
-        found += [(f"{command} {flag}", f"{command}: {flag} is new and required") for flag in added]
-    return [text for key, text in found if not _is_deprecated(key, old["deprecated"])]
+        changes += [(f"{command} {flag}", f"{command}: {flag} is new and required") for flag in added]
+    return [text for key, text in changes if not _is_deprecated(key, old["deprecated"])]
 
 
 def _is_deprecated(key: str, deprecated: Mapping[str, str]) -> bool:
-    """Whether a name, the class of a method, or the function of an argument was deprecated."""
+    """Return True if a name, its class or its function was deprecated in the older list."""
     return any(key == name or key.startswith((f"{name}.", f"{name}(", f"{name} ")) for name in deprecated)
 
 
 def parameter_breaks(before: list[str], after: list[str]) -> list[tuple[str, str]]:
-    """Return the parameters that a signature breaks of an older one, each with a sentence."""
+    """Return the incompatible changes of a signature, one sentence per parameter."""
     old, new = _defaults(before), _defaults(after)
-    found = []
+    changes = []
     for name, default in old.items():
         if name not in new:
-            if "**" not in name and "*" not in name and any(one.startswith("**") for one in new):
+            if "**" not in name and "*" not in name and any(parameter.startswith("**") for parameter in new):
                 continue  # it is still taken by name
-            found.append((name, f"`{name}` is gone"))
+            changes.append((name, f"`{name}` is gone"))
         elif new[name] != default:
-            was, now = ("required" if one is None else one for one in (default, new[name]))
-            found.append((name, f"the default of `{name}` was {was} and is {now}"))
+            was, now = ("required" if parameter is None else parameter for parameter in (default, new[name]))
+            changes.append((name, f"the default of `{name}` was {was} and is {now}"))
     places = _positional(after)
     for place, name in enumerate(_positional(before)):
         if name in new and (place >= len(places) or places[place] != name):
-            found.append((name, f"`{name}` is not argument {place + 1} any more"))
-    found += [
+            changes.append((name, f"`{name}` is not argument {place + 1} any more"))
+    changes += [
         (name, f"`{name}` is new and has no default")
         for name, default in new.items()
         if name not in old and default is None and not name.startswith("*")
     ]
-    return found
+    return changes
 
 
 def _defaults(parameters: list[str]) -> dict[str, str | None]:
-    """Return the defaults of parameters by name; None of those without."""
-    split = (one.partition("=") for one in parameters if one != "*")
+    """Return the defaults of parameters by name; None for required ones."""
+    split = (parameter.partition("=") for parameter in parameters if parameter != "*")
     return {name: default if sign else None for name, sign, default in split}
 
 
 def _positional(parameters: list[str]) -> list[str]:
-    """Return the names of the parameters that may be passed by position."""
-    names = [one.partition("=")[0] for one in parameters]
+    """Return the names of parameters that may be passed by position."""
+    names = [parameter.partition("=")[0] for parameter in parameters]
     end = next((place for place, name in enumerate(names) if name.startswith("*")), len(names))
     return names[:end]
 
 
 def flag_breaks(flag: str, old: Api, new: Api | None) -> list[str]:
-    """Return what a flag breaks of its older form, as sentences."""
+    """Return the incompatible changes of a command's flag as sentences."""
     if new is None:
         return [f"{flag} is gone"]
-    found = []
+    changes = []
     if new["default"] != old["default"]:
-        found.append(f"the default of {flag} was {old['default']} and is {new['default']}")
+        changes.append(f"the default of {flag} was {old['default']} and is {new['default']}")
     if new.get("required") and not old.get("required"):
-        found.append(f"{flag} is required now")
+        changes.append(f"{flag} is required now")
     if "choices" in new:
         gone = sorted(set(old.get("choices", ())) - set(new["choices"]))
-        found += [f"{flag} does not take {choice!r} any more" for choice in gone]
-    return found
+        changes += [f"{flag} does not take {choice!r} any more" for choice in gone]
+    return changes
 
 
 def last_released() -> Api | None:
-    """Return the list of the last release; None before the first."""
+    """Return the list of the last release; None before the first release."""
     paths = sorted(RELEASED.glob("*.json"), key=lambda path: tuple(map(int, path.stem.split("."))))
     return json.loads(paths[-1].read_text(encoding="utf-8")) if paths else None
 
 
 def as_text(api: Api) -> str:
-    """Return a list as JSON with one line for each name and flag, so that changes can be read."""
+    """Format a list as JSON with one line per name and flag, for readable diffs."""
     lines = [f'{{"version": {json.dumps(api["version"])},']
     lines += [' "deprecated": {', *_entries(api["deprecated"]), " },"]
     lines += [' "names": {', *_entries(api["names"]), " },", ' "commands": {']
@@ -359,7 +362,7 @@ def _entries(values: Mapping[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the list, see the module; return the exit status."""
+    """Write or compare the list, see the module; return the exit status."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Write the list of public names.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; status 1 if the list is not that of the sources"

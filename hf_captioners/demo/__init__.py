@@ -1,1 +1,1 @@
-"""The demonstration: training on drawn scenes, and the page that shows the result."""
+"""Demonstration: training on drawn scenes, and a page that shows the result."""

@@ -1,4 +1,4 @@
-"""The claims of the demonstration, each with its figures and whether it holds: for its page and its exit status."""
+"""Claims of the demonstration about its results, each with figures and whether it holds; shown on its page."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ SHUFFLED_LIMIT = 0.5  # the shuffled control must score below this share of the 
 
 
 def check_claims(runs: Sequence[Run], scenes: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return all claims, and whether each holds.
+    """Return every claim of the demonstration, and True if it holds.
 
     Args:
         runs: the fine-tunings.
@@ -40,7 +40,7 @@ def check_claims(runs: Sequence[Run], scenes: Sequence[str]) -> list[tuple[str, 
 
 
 def right_claim(run: Run, scenes: Sequence[str]) -> tuple[str, bool]:
-    """Return the claim that most captions of a run are entirely right, and whether it holds."""
+    """Return the claim that most captions of a run are entirely right, and True if it holds."""
     right, count = count_right(facts_of_run(run, scenes)), len(run.captions)
     low, high = interval(right, count)
     return (
@@ -51,15 +51,15 @@ def right_claim(run: Run, scenes: Sequence[str]) -> tuple[str, bool]:
 
 
 def best_run(runs: Sequence[Run]) -> Run:
-    """Return the run from the language model with the highest CIDEr-D."""
+    """Return the run with the highest CIDEr-D among those that start from the language model."""
     return max((run for run in runs if run.pretrained), key=lambda run: run.cider_d)
 
 
 def facts_of_run(run: Run, scenes: Sequence[str]) -> list[set[str]]:
-    """Return the facts that each caption of a run states as they are drawn."""
+    """Return, for each caption of a run, the facts that it states correctly."""
     return [right_facts(caption, scene) for caption, scene in zip(run.captions, scenes, strict=True)]
 
 
 def count_right(facts: Sequence[set[str]]) -> int:
-    """Return how many captions are entirely right."""
-    return sum(len(found) == len(FACTS) for found in facts)
+    """Return the number of captions with all facts right."""
+    return sum(len(right) == len(FACTS) for right in facts)

@@ -1,4 +1,4 @@
-"""The experiment of the demonstration: a captioner fine-tuned on few images."""
+"""Experiment of the demonstration: fine-tuning of a captioner on few images, with and without a language model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ RunJobs = Callable[[Sequence[Job]], list[Any]]  # returns what the jobs return
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of data sets and lengths of training.
+    """Sizes of data sets, and lengths of trainings.
 
     Args:
         labelled: images with labelled boxes for the vision model, each seen once.
@@ -40,7 +40,7 @@ QUICK = Scale(labelled=320, texts=100, language_steps=20, images=20, epochs=1, u
 
 @dataclass
 class Run:
-    """Fine-tuning and its evaluation.
+    """Result of one fine-tuning: captions, metrics and captioner.
 
     Args:
         pretrained: whether the decoder started from the language model.
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass
 class Parts:
-    """Models and data that all fine-tunings share.
+    """Pretrained models and data that all fine-tunings share.
 
     Args:
         language_model: the pretrained GPT-2.
@@ -87,7 +87,7 @@ class Parts:
 
 
 def prepare(scale: Scale, seed: int, run_jobs: RunJobs) -> Parts:
-    """Draw images; pretrain the vision model on labels and the language model on text.
+    """Draw images; pretrain the vision model on object labels and the language model on text.
 
     Args:
         scale: sizes of data sets and lengths of training.

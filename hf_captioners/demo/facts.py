@@ -1,4 +1,4 @@
-"""Facts that a caption of a drawn scene states, compared with the drawing: number, colour, shape and place."""
+"""Facts that a caption of a drawn scene states (number, colour, shape, place), compared with the drawing."""
 
 import math
 import re
@@ -17,7 +17,7 @@ RELATIONS = {phrase: relation for relation, phrases in RELATION_WORDS.items() fo
 
 
 def one_of(words: list[str]) -> str:
-    """Return a pattern of any of these words, longer ones first."""
+    """Return a regular expression of any of these words, longer ones first."""
     return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
 
@@ -29,7 +29,7 @@ DESCRIBED = re.compile(rf"(\d) \w+ ({one_of(list(COLOURS))}) (\w+)")
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a scene.
+    """Groups of objects in a scene, and their place or spatial relation.
 
     Args:
         groups: number, colour and shape of one or two groups of objects.
@@ -40,33 +40,33 @@ class Facts:
     where: str
 
     def turned(self) -> "Facts":
-        """Return the same facts, told from the second group: A left of B is B right of A."""
-        known = INVERSE | {other: one for one, other in INVERSE.items()}
-        return Facts(self.groups[::-1], known.get(self.where, self.where))
+        """Return the same facts with the groups exchanged: A left of B becomes B right of A."""
+        inverse = INVERSE | {opposite: relation for relation, opposite in INVERSE.items()}
+        return Facts(self.groups[::-1], inverse.get(self.where, self.where))
 
 
 def facts_of_scene(description: str) -> Facts:
-    """Read the facts of a scene from its description, see `Scene.describe`."""
-    found = list(DESCRIBED.finditer(description))
-    groups = tuple((int(one[1]), one[2], one[3]) for one in found)
-    after = description[found[0].end() : found[1].start() if len(found) > 1 else description.rindex(" on ")]
+    """Parse the facts of a scene from its description, see `Scene.describe`."""
+    matches = list(DESCRIBED.finditer(description))
+    groups = tuple((int(match[1]), match[2], match[3]) for match in matches)
+    after = description[matches[0].end() : matches[1].start() if len(matches) > 1 else description.rindex(" on ")]
     return Facts(groups, after.strip())
 
 
 def facts_of_caption(caption: str) -> Facts | None:
-    """Read the facts that a caption states.
+    """Parse the facts that a caption states.
 
     Returns:
         The facts; None where the caption does not have the form of one: no group of objects or more than two, a number
         that does not agree with its noun, or no place.
     """
     text = " ".join(caption.lower().rstrip(".").split())
-    found = list(GROUP.finditer(text))
-    if len(found) not in (1, 2) or any((COUNTS[one[1]] > 1) != (SHAPES[one[3]][1] > 1) for one in found):
+    matches = list(GROUP.finditer(text))
+    if len(matches) not in (1, 2) or any((COUNTS[match[1]] > 1) != (SHAPES[match[3]][1] > 1) for match in matches):
         return None
-    groups = tuple((COUNTS[one[1]], one[2], SHAPES[one[3]][0]) for one in found)
-    if len(found) == 2:
-        between = text[found[0].end() : found[1].start()].strip()
+    groups = tuple((COUNTS[match[1]], match[2], SHAPES[match[3]][0]) for match in matches)
+    if len(matches) == 2:
+        between = text[matches[0].end() : matches[1].start()].strip()
         phrases = [phrase for phrase in RELATIONS if f" {between}".endswith(f" {phrase}")]
         return Facts(groups, RELATIONS[max(phrases, key=len)]) if phrases else None
     places = {place for phrase, place in PLACES.items() if re.search(rf"\b{phrase}\b", text)}
@@ -74,7 +74,7 @@ def facts_of_caption(caption: str) -> Facts | None:
 
 
 def right_facts(caption: str, description: str) -> set[str]:
-    """Return which of `FACTS` a caption states as they are drawn; the place counts where all groups are right.
+    """Return the facts of `FACTS` that a caption states correctly; the place counts only if all groups are right.
 
     Args:
         caption: the caption.
@@ -93,7 +93,7 @@ def right_facts(caption: str, description: str) -> set[str]:
 
 
 def interval(right: int, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, after Wilson (1927)."""
+    """Return the 95 % confidence interval of a proportion (Wilson, 1927)."""
     z, share = 1.959964, right / count
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))

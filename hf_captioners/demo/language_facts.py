@@ -1,4 +1,4 @@
-"""Facts that a caption of a drawn scene states in German, Chinese or Arabic."""
+"""Facts that a German, Chinese or Arabic caption of a drawn scene states."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _THING = "\0"  # stands for a group of objects
 
 
 def facts_in(language: str, caption: str) -> Facts | None:
-    """Read the facts that a caption states, whatever its case of letters and the case of its words.
+    """Parse the facts that a caption states, in any upper and lower case and any grammatical case.
 
     Args:
         language: a code of `LANGUAGES`.
@@ -25,7 +25,7 @@ def facts_in(language: str, caption: str) -> Facts | None:
     """
     things, pattern = _groups(language)
     text = caption.lower().strip(" .。")
-    groups = [things[found[0]] for found in pattern.finditer(text)]
+    groups = [things[match[0]] for match in pattern.finditer(text)]
     masked, words = pattern.sub(_THING, text), LANGUAGES[language]
     if len(groups) == 1:
         return _with_place(masked, groups, words.places)
@@ -49,7 +49,7 @@ def _with_place(
 
 @cache
 def _groups(language: str) -> tuple[dict[str, tuple[int, str, str]], re.Pattern[str]]:
-    """Return all groups by their words in all cases, and a pattern of these words, the longest first."""
+    """Return object groups by their wording in all grammatical cases, and a regular expression of the wordings."""
     things = {}
     for group in (
         Group(count, size, colour, shape)

@@ -1,4 +1,4 @@
-"""The vision model and the language model of the demonstration, each pretrained without the other."""
+"""Pretraining of the demonstration's vision model and language model, each without the other."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -34,7 +34,7 @@ SHAPE_WEIGHT = 3.0  # of the loss of shapes, which are learned last
 
 
 def image_preparation(image_size: int) -> CaptioningImageProcessor:
-    """Return the image processor of drawn images: no resizing, pixel values between -1 and 1."""
+    """Return the image processor of drawn images: no resizing, pixel values from -1 to 1."""
     return CaptioningImageProcessor(
         size={"height": image_size, "width": image_size},
         do_center_crop=False,
@@ -44,7 +44,7 @@ def image_preparation(image_size: int) -> CaptioningImageProcessor:
 
 
 class CellClassifier(nn.Module):
-    """A small ResNet with a classifier per label for each cell of its last map.
+    """Small ResNet that classifies each cell of its last feature map by every label.
 
     The last stage has two blocks: with one, a cell would not see the whole image, so it could not count.
     """
@@ -60,13 +60,13 @@ class CellClassifier(nn.Module):
         self.heads = nn.Conv2d(128, sum(LABELS.values()), 1)
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of every label, `[B, classes, rows, columns]`."""
+        """Return the logits of every label, `[B, classes, rows, columns]` each."""
         logits = self.heads(self.backbone(pixel_values).last_hidden_state)
         return dict(zip(LABELS, logits.split(list(LABELS.values()), dim=1), strict=True))
 
 
 def train_backbone(num_images: int, image_size: int, seed: int) -> tuple[ResNetModel, dict[str, float]]:
-    """Train a vision model on drawn objects with boxes, without captions.
+    """Train a vision model to classify drawn objects by their boxes, without captions.
 
     In each cell of its map it learns whether there is an object, its colour, shape and size, how many objects its
     group has, and where the group is: its place, or its relation to the other group.
@@ -82,7 +82,7 @@ def train_backbone(num_images: int, image_size: int, seed: int) -> tuple[ResNetM
     """
     torch.manual_seed(seed)
     drawn = draw_located(num_images + HELD_OUT, image_size, seed)
-    held_out, known = _cells_of_images(islice(drawn, HELD_OUT), image_size)
+    held_out, held_out_labels = _cells_of_images(islice(drawn, HELD_OUT), image_size)
     # Convolutions of so few channels take two thirds of the time with channels last.
     model, steps = CellClassifier().to(memory_format=torch.channels_last), num_images // BATCH
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
@@ -98,14 +98,16 @@ def train_backbone(num_images: int, image_size: int, seed: int) -> tuple[ResNetM
     with torch.no_grad():
         logits = model(held_out)
     accuracy = {
-        name: float((logits[name].argmax(1) == known[name])[known[name] != IGNORED_LABEL].float().mean())
+        name: float(
+            (logits[name].argmax(1) == held_out_labels[name])[held_out_labels[name] != IGNORED_LABEL].float().mean()
+        )
         for name in LABELS
     }
     return model.backbone.to(memory_format=torch.contiguous_format), accuracy
 
 
 def _loss_of_cells(logits: dict[str, Tensor], labels: dict[str, Tensor]) -> Tensor:
-    """Return the weighted sum over all labels of the mean cross-entropy of their cells."""
+    """Return the weighted sum, over labels, of the mean cross-entropy of cells."""
     losses = {name: nn.functional.cross_entropy(logits[name], labels[name]) for name in LABELS}
     return torch.stack(list(losses.values())).sum() + (SHAPE_WEIGHT - 1) * losses["shape"]
 
@@ -113,31 +115,31 @@ def _loss_of_cells(logits: dict[str, Tensor], labels: dict[str, Tensor]) -> Tens
 def _cells_of_images(
     drawn: Iterable[tuple[Scene, PIL.Image.Image, list[DrawnObject]]], image_size: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return drawn images `[N, 3, H, W]` and the labels of their cells, `[N, rows, columns]` each."""
+    """Return drawn images `[N, 3, H, W]` and the class of each cell by label, `[N, rows, columns]` each."""
     side = -(-image_size // CellClassifier.stride)
     images, cells = [], []
     for scene, image, objects in drawn:
         images.append(image)
         cells.append(_cells_of_scene(scene, objects, side))
     pixels = image_preparation(image_size)(images, return_tensors="pt")["pixel_values"]
-    found = torch.tensor(np.stack(cells))  # [N, labels, rows, columns]
-    return pixels.contiguous(memory_format=torch.channels_last), dict(zip(LABELS, found.unbind(1), strict=True))
+    labels = torch.tensor(np.stack(cells))  # [N, labels, rows, columns]
+    return pixels.contiguous(memory_format=torch.channels_last), dict(zip(LABELS, labels.unbind(1), strict=True))
 
 
 def _cells_of_scene(scene: Scene, objects: Sequence[DrawnObject], side: int) -> NDArray[np.int64]:
-    """Return the labels `[labels, side, side]` of the cells whose centre an object covers, and of its own centre.
+    """Return classes `[labels, side, side]` of cells whose centre an object covers, and of the object's centre cell.
 
     Of several objects, the smallest one counts; cells without an object have only the label `object`.
     """
     labels = np.full((len(LABELS), side, side), IGNORED_LABEL)
     labels[0] = 0
     centres = (np.arange(side) + 0.5) / side
-    for one in sorted(objects, key=lambda one: one.box[0] - one.box[2]):  # the smallest one last
-        left, top, right, bottom = one.box
+    for drawn in sorted(objects, key=lambda drawn: drawn.box[0] - drawn.box[2]):  # the smallest one last
+        left, top, right, bottom = drawn.box
         covered = ((top <= centres) & (centres <= bottom))[:, None] & ((left <= centres) & (centres <= right))
         covered[int((top + bottom) / 2 * side), int((left + right) / 2 * side)] = True
-        group = scene.groups[one.group]
-        where = WHERE.index(scene.where if one.group == 0 else INVERSE[scene.where])
+        group = scene.groups[drawn.group]
+        where = WHERE.index(scene.where if drawn.group == 0 else INVERSE[scene.where])
         kind = COLOURS.index(group.colour), SHAPES.index(group.shape), SIZES.index(group.size)
         values = 1, *kind, group.count - 1, where
         labels[:, covered] = np.array(values)[:, None]
@@ -196,7 +198,7 @@ def train_language_model(
 
 
 def _ids_of_row(row: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Return the token ids of captions, each with an end token."""
+    """Encode captions to token ids, each with an end token."""
     return [
         token
         for ids in tokenizer([f" {text}" for text in row])["input_ids"]

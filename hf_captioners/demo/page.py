@@ -1,4 +1,4 @@
-"""The pages of the demonstration: images, captions, how many are right, visual scores, curves; and the attention."""
+"""HTML pages of the demonstration: captions, counts of right ones, visual scores, training curves, attention."""
 
 import base64
 import io
@@ -33,7 +33,7 @@ CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 420, 230, 40
 def write_page(
     path: Path, parts: Parts, runs: list[Run], claims: list[tuple[str, bool]], scale: Scale, seconds: float
 ) -> Path:
-    """Render the template `hub_cards/demo_page.html` to a file, and the attention of its captions to one beside it.
+    """Write the page of the demonstration, and a second page with the attention of its captions.
 
     Args:
         path: file to write.
@@ -76,14 +76,14 @@ def write_page(
 
 
 def captioned_photographs(paths: Sequence[Path], captioner: ListedModel) -> list[dict[str, str]]:
-    """Return those photographs that are there, with what an installed captioner says."""
-    found = [path for path in paths if path.is_file()]
-    if not found:
+    """Caption the photographs among `paths` that exist, with an installed captioner."""
+    existing = [path for path in paths if path.is_file()]
+    if not existing:
         return []
     model, processor = load_captioner(str(captioner.folder))
-    inputs = processor(images=[read_image(path) for path in found], return_tensors="pt")
+    inputs = processor(images=[read_image(path) for path in existing], return_tensors="pt")
     captions = processor.batch_decode(model.eval().generate(**inputs), skip_special_tokens=True)
-    encoded = [base64.b64encode(path.read_bytes()).decode() for path in found]
+    encoded = [base64.b64encode(path.read_bytes()).decode() for path in existing]
     return [
         {"image": f"data:image/jpeg;base64,{image}", "caption": caption}
         for image, caption in zip(encoded, captions, strict=True)
@@ -91,7 +91,7 @@ def captioned_photographs(paths: Sequence[Path], captioner: ListedModel) -> list
 
 
 def attention_page(run: Run, parts: Parts) -> str:
-    """Return a page with the attention of every word of the captions that the page shows."""
+    """Render a page with the attention of every word of the shown captions."""
     model = run.model.eval()
     model.set_attn_implementation("eager")
     rows = parts.unseen.select(range(min(SHOWN, len(parts.unseen))))
@@ -100,7 +100,7 @@ def attention_page(run: Run, parts: Parts) -> str:
 
 
 def table_rows(runs: list[Run], scenes: list[str]) -> list[dict[str, Any]]:
-    """Return one row per initialisation: the metrics of all seeds and their means, and counts of right captions.
+    """Return one table row per initialisation: metrics of all seeds, their means, and counts of right captions.
 
     Args:
         runs: the fine-tunings.
@@ -110,7 +110,7 @@ def table_rows(runs: list[Run], scenes: list[str]) -> list[dict[str, Any]]:
     for pretrained, name in ((True, "the language model"), (False, "random weights")):
         side = [run for run in runs if run.pretrained == pretrained]
         values = [run.cider_d for run in side]
-        facts = [found for run in side for found in facts_of_run(run, scenes)]
+        facts = [caption_facts for run in side for caption_facts in facts_of_run(run, scenes)]
         right = count_right(facts)
         rows.append(
             {
@@ -123,14 +123,14 @@ def table_rows(runs: list[Run], scenes: list[str]) -> list[dict[str, Any]]:
                 "right": right,
                 "captions": len(facts),
                 "interval": interval(right, len(facts)),
-                "facts": {name: sum(name in found for found in facts) / len(facts) for name in FACTS},
+                "facts": {name: sum(name in stated for stated in facts) / len(facts) for name in FACTS},
             }
         )
     return rows
 
 
 def curve_lines(runs: list[Run]) -> list[dict[str, Any]]:
-    """Return the CIDEr-D of each run over training as polylines in pixels."""
+    """Convert each run's CIDEr-D over training to a polyline in pixels."""
     top = curve_top(runs)
     return [
         {
@@ -142,13 +142,13 @@ def curve_lines(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def curve_top(runs: list[Run]) -> float:
-    """Return a round value above all curves."""
+    """Return a round number above all curves, for the vertical axis."""
     highest = max((value for run in runs for _, value in run.curve), default=1.0)
     return max(0.5, round(highest * 2 + 0.5) / 2)
 
 
 def curve_ticks(runs: list[Run]) -> list[tuple[float, str]]:
-    """Return heights and labels of the vertical axis."""
+    """Return pixel heights and labels of the vertical axis."""
     top = curve_top(runs)
     step = 0.25 if top <= 1 else 0.5
     values = [step * index for index in range(int(top / step) + 1)]
@@ -156,13 +156,13 @@ def curve_ticks(runs: list[Run]) -> list[tuple[float, str]]:
 
 
 def position(share: float, value: float, top: float) -> tuple[float, float]:
-    """Convert a point of a curve to pixels."""
+    """Convert a curve's point (progress, CIDEr-D) to pixels."""
     x = MARGIN + share * (CURVE_WIDTH - 2 * MARGIN)
     return x, CURVE_HEIGHT - MARGIN - value / top * (CURVE_HEIGHT - 2 * MARGIN)
 
 
 def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
-    """Return the first evaluation images with their captions, references and visual scores."""
+    """Return the first evaluation images with captions, references and visual scores, for the page."""
     count = min(SHOWN, len(parts.unseen))
     scored = [word_scores(run, parts, index) for index in range(count)]
     return [
@@ -177,7 +177,7 @@ def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
 
 
 def word_scores(run: Run, parts: Parts, index: int) -> list[tuple[str, float]]:
-    """Caption an image and return its words with their visual scores, averaged over the tokens of a word."""
+    """Caption an image; return its words with visual scores, averaged over the tokens of a word."""
     processor, model = parts.processor, run.model.eval()
     inputs = processor(images=parts.unseen[index]["image"], return_tensors="pt")
     sequences = model.generate(**inputs, num_beams=3, max_new_tokens=24)

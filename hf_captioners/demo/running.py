@@ -1,4 +1,4 @@
-"""The demonstration: pretraining, fine-tuning, evaluation and the page."""
+"""Run of the demonstration: pretraining, fine-tuning, evaluation, page."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ from .page import write_page
 
 
 def run_demo(folder: Path, seed: int = 0, quick: bool = False) -> list[tuple[str, bool]]:
-    """Pretrain, fine-tune, evaluate, and write the page `index.html`.
+    """Pretrain, fine-tune and evaluate, then write the page `index.html`.
 
     Args:
         folder: existing folder for the page and the models.
@@ -43,7 +43,7 @@ def run_demo(folder: Path, seed: int = 0, quick: bool = False) -> list[tuple[str
 
 @contextmanager
 def jobs_in(processes: int) -> Iterator[RunJobs]:
-    """Provide a function that runs jobs in processes of one thread: such small models hardly gain from a second one.
+    """Context that yields a function which runs jobs in parallel processes of one thread each.
 
     Args:
         processes: jobs at a time; 1: in this process, with its threads.
@@ -66,7 +66,7 @@ def _start_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot end its processes; they would wait for jobs forever."""
+    """End this worker process when its parent is gone, which a killed parent cannot do."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Agreement of stored features and captioners: both name the same extractor."""
+"""Checks that stored features and a captioner belong to the same feature extractor."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .region_source import Regions, RegionSource
 
 
 def require_own_features(model: PreTrainedModel, processor: Any, source: RegionSource) -> None:
-    """Refuse features that a captioner cannot use, and record the extractor that it is trained on.
+    """Raise an error if a captioner cannot use stored features; record their extractor in its configuration.
 
     A captioner with a vision part accepts the features of that part only, so that it can caption images afterwards.
     One without a vision part accepts any extractor the first time, and records it in its configuration
@@ -26,22 +26,26 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
         OtherExtractorError: the features come from a different or an unknown extractor.
         ValueError: the features have a different size or lack boxes that the captioner needs, or it reads no features.
     """
-    config, found = model.config, source.description if isinstance(source, FeatureStore) else None
+    config, description = model.config, source.description if isinstance(source, FeatureStore) else None
     if not hasattr(model, "get_region_features"):
         raise ValueError(
             f"A {type(model).__name__} reads images only; stored features need a captioner of this library."
         )
     if config.vision_config is not None:
-        own = vision_part(model, processor)
-        if found is None or own.digest != found.revision:
-            whose = f"{found.extractor} (revision {found.revision[:16]})" if found else "an unknown extractor"
+        vision = vision_part(model, processor)
+        if description is None or vision.digest != description.revision:
+            whose = (
+                f"{description.extractor} (revision {description.revision[:16]})"
+                if description
+                else "an unknown extractor"
+            )
             raise OtherExtractorError(
                 f"{source.name} has features of {whose}, which are not those of this captioner's vision part with its "
-                f"image preparation (revision {own.digest[:16]}). Extract them with the same vision model, layer, "
+                f"image preparation (revision {vision.digest[:16]}). Extract them with the same vision model, layer, "
                 "grid and image size, or train a captioner without a vision model on them."
             )
-    if found is not None and config.region_extractor is not None:
-        found.check_extractor(config.region_extractor["name"], config.region_extractor["revision"])
+    if description is not None and config.region_extractor is not None:
+        description.check_extractor(config.region_extractor["name"], config.region_extractor["revision"])
     if source.feature_size != config.region_feature_size:
         raise ValueError(
             f"{source.name} has {source.feature_size} features per region, the captioner reads "
@@ -52,12 +56,12 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
             f"{source.name} has no boxes, and {config.needs_region_boxes}. Extract features with boxes, or pass the "
             "sizes of the images to the reader, so that it can normalise them."
         )
-    if found is not None:
-        config.region_extractor = {"name": found.extractor, "revision": found.revision}
+    if description is not None:
+        config.region_extractor = {"name": description.extractor, "revision": description.revision}
 
 
 def attach_extractor(model: Any, processor: Any, extractor: GridExtractor) -> Any:
-    """Return a captioner of stored features with the vision part that made them, which captions images.
+    """Return a captioner of stored features together with their vision model, so that it captions images.
 
     Args:
         model: a captioner of this library without a vision part, which was trained on a feature store.
@@ -96,7 +100,7 @@ def attach_extractor(model: Any, processor: Any, extractor: GridExtractor) -> An
             "choice of regions and image size."
         )
     attached = type(model)(type(config).from_dict(config.to_dict() | extractor.config_fields))
-    weights = {f"model.encoder.vision.{name}": one for name, one in extractor.backbone.state_dict().items()}
+    weights = {f"model.encoder.vision.{name}": weight for name, weight in extractor.backbone.state_dict().items()}
     attached.load_state_dict(model.state_dict() | weights)
     attached.generation_config = model.generation_config
     processor.image_processor = extractor.image_processor
@@ -104,6 +108,6 @@ def attach_extractor(model: Any, processor: Any, extractor: GridExtractor) -> An
 
 
 def has_boxes_or_relations(config: Any, regions: Regions) -> bool:
-    """Return whether an image's regions have boxes, or relations that the captioner reads instead of boxes."""
+    """Return True if an image's regions have boxes, or relations that the captioner reads instead."""
     reads_relations = "relation" in config.encoder_inputs.values()
     return regions.boxes is not None or (reads_relations and regions.relations is not None)

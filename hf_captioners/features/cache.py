@@ -33,20 +33,20 @@ SHARD_BYTES = 8 * 2**20
 
 
 def can_cache(model: PreTrainedModel) -> bool:
-    """Return whether a model has a frozen vision part."""
+    """Return True if a model's vision part is frozen, so that its features can be stored."""
     config = model.config
     frozen = getattr(config, "freeze_vision", False) and getattr(config, "vision_config", None) is not None
     return bool(frozen) and hasattr(model, "get_region_features")
 
 
 def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
-    """Return the vision part of a captioner of this library, with its image preparation."""
+    """Return the feature extractor that a captioner's vision part and image preparation form."""
     vision = model.model.encoder.vision
     return extractor_of(vision, processor.image_processor, model.config.vision_config.model_type)
 
 
 class FeatureCache:
-    """Cache of the features of one captioner's vision part.
+    """Feature store of one captioner's frozen vision part, filled as images are trained on.
 
     Args:
         directory: the directory of the stores; made when needed. With `shared`: the one for features that do not fit
@@ -89,7 +89,7 @@ class FeatureCache:
             self.shared = None
 
     def features_of(self, rows: Dataset) -> RegionRows:
-        """Return the features of the images of a data set; compute those that are not stored yet.
+        """Return the features of a data set's images; compute and store the missing ones.
 
         Args:
             rows: a data set with one column: `image`, or `images` for several views.
@@ -99,11 +99,11 @@ class FeatureCache:
         """
         keys = image_digests(rows)
         assert keys is not None, rows.column_names
-        known = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else None
-        missing = len({key for key in keys if known is None or key not in known})
+        store = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else None
+        missing = len({key for key in keys if store is None or key not in store})
         if missing:
             if self.shared is not None:
-                self._make_room(self.shared, rows, known, keys, missing)
+                self._make_room(self.shared, rows, store, keys, missing)
             logger.warning(f"Computing the features of {missing:,} images, to be stored in {self.folder}.")
             self._build(rows, keys)
         store = FeatureStore(self.folder)
@@ -113,9 +113,9 @@ class FeatureCache:
         return require_stored_rows(store, self.extractor, keys)
 
     def _make_room(
-        self, shared: SharedCache, rows: Dataset, known: FeatureStore | None, keys: Sequence[str], missing: int
+        self, shared: SharedCache, rows: Dataset, store: FeatureStore | None, keys: Sequence[str], missing: int
     ) -> None:
-        """Remove what no run has used for long; take the folder of this run if its features exceed the limit."""
+        """Remove features that were not used for longest; a run too large for the cache gets its own folder."""
         size, images = self._bytes_of_image(rows), len(set(keys))
         if size * images > shared.limit:
             needed, most = (f"{count / GIGABYTE:,.1f} GB" for count in (size * images, shared.limit))
@@ -127,19 +127,19 @@ class FeatureCache:
             if self._use is not None:
                 self._use.release()
             return
-        keep = self._shards | (set() if known is None else known.shards_of(keys))
+        keep = self._shards | (set() if store is None else store.shards_of(keys))
         shared.make_room(size * missing, keep, self._use)
 
     def _bytes_of_image(self, rows: Dataset) -> int:
-        """Return the size of the features of the first row; 0 if it cannot be read, which is told later."""
+        """Return the number of bytes of the first image's features; 0 if it cannot be read."""
         try:
             (views,) = with_allowed_formats(rows)[0].values()
             images = [read_image(view) for view in (views if isinstance(views, list) else [views])]
             regions = self.vision(self.vision.prepare(images))
         except Exception:  # decoders raise errors of many types
             return 0
-        size = sum(one.features.size * (2 if self.dtype == "float16" else 4) for one in regions)
-        return size + sum(one.boxes.nbytes for one in regions if one.boxes is not None)
+        size = sum(region_set.features.size * (2 if self.dtype == "float16" else 4) for region_set in regions)
+        return size + sum(region_set.boxes.nbytes for region_set in regions if region_set.boxes is not None)
 
     def _build(self, rows: Dataset, keys: list[str]) -> None:
         description = self.vision.description(self.dtype)

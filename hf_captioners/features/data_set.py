@@ -1,4 +1,4 @@
-"""Region features of a data set: one feature store per split, computed by one or several processes."""
+"""Extraction of a data set's region features: one feature store per split, by one or several processes."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def extract_split(
     state: PartialState | None = None,
     skipped: dict[str, str] | None = None,
 ) -> tuple[int, float]:
-    """Compute the region features that a feature store does not have yet.
+    """Compute the region features of a split that its feature store lacks.
 
     Several processes (`accelerate launch`) share the images, and each writes shards of its own. An interrupted call is
     resumed by the next one.
@@ -41,17 +41,17 @@ def extract_split(
         How many images this process computed, and the largest rounding error of their features.
     """
     state = state or PartialState()
-    own = rows.shard(state.num_processes, state.process_index)
+    own_rows = rows.shard(state.num_processes, state.process_index)
     with state.main_process_first():  # one process creates the store
         writer = FeatureStoreWriter(folder, extractor.description(kind), state.process_index)
     with writer:
-        computed = store_regions(own, extractor, writer, batch_size, extractor.prepare, workers, skipped=skipped)
+        computed = store_regions(own_rows, extractor, writer, batch_size, extractor.prepare, workers, skipped=skipped)
     state.wait_for_everyone()
     return computed, writer.largest_error
 
 
 def unique_images(rows: Dataset) -> Dataset:
-    """Return one row per image, where a data set has one row per caption."""
+    """Drop rows of images that occur before, from a data set with one row per caption."""
     first: dict[str, int] = {}
     for row, image_id in enumerate(rows["image_id"]):
         first.setdefault(image_id, row)

@@ -1,4 +1,4 @@
-"""Feature extractors: grids of vision models, and queries of detectors."""
+"""Feature extractors: grid cells of vision models, and queries of detectors, as regions of images."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ UNRELATED = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", 
 
 
 class RegionExtractor(Protocol):
-    """Feature extractor. `prepare` runs in the processes that decode images, `__call__` in the main process."""
+    """Interface of feature extractors. `prepare` runs in worker processes, `__call__` in the main process."""
 
     def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """Return the inputs of the model for B images."""
+        """Convert B images to inputs of the vision model."""
         ...
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Return the regions of B images."""
+        """Compute the regions of B images from the prepared inputs."""
         ...
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Return the description of a store of these regions."""
+        """Return the description of a feature store of this extractor's regions."""
         ...
 
 
 def weights_digest(model: nn.Module, *settings: Any) -> str:
-    """Return a digest of everything that features depend on, except the image.
+    """Return a digest of all that determines features beside the image: weights, settings and image preparation.
 
     Args:
         model: the digest includes its weights, except those of a pooler, which regions do not pass.
@@ -56,7 +56,7 @@ def weights_digest(model: nn.Module, *settings: Any) -> str:
 
 
 def image_settings(image_processor: Any) -> dict[str, Any]:
-    """Return the settings of an image processor that change images."""
+    """Return the image processor settings that affect the prepared image."""
     return {
         name: value
         for name, value in image_processor.to_dict().items()
@@ -66,7 +66,7 @@ def image_settings(image_processor: Any) -> dict[str, Any]:
 
 
 class GridExtractor:
-    """Extractor of the grid of a vision model, equal to the vision part of a captioner.
+    """Extractor of a vision model's grid cells, with the same results as the vision part of a captioner.
 
     Args:
         backbone: the vision part.
@@ -97,7 +97,7 @@ class GridExtractor:
         grid_size: int | list[int] | None = None,
         image_size: int | None = None,
     ) -> GridExtractor:
-        """Load a vision model, see `load_vision_model`.
+        """Load a vision model by name, see `load_vision_model`.
 
         Args:
             source: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
@@ -122,7 +122,7 @@ class GridExtractor:
         return dict(self.image_processor(images, return_tensors="pt"))
 
     def fold_batch_norms(self) -> None:
-        """Merge batch norms into convolutions on a CPU, see `folding`; the model must serve nothing else."""
+        """Merge batch norms into convolutions on a CPU, for speed; the model must have no other use."""
         if next(self.backbone.parameters()).device.type != "cpu":
             return
         assert self.digest, "cached before the weights change"
@@ -133,13 +133,13 @@ class GridExtractor:
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
         """Return features `[R, D]` and boxes `[R, 4]` of every image; all have the same number of regions."""
         parameter = next(self.backbone.parameters())
-        found = self.backbone(inputs["pixel_values"].to(parameter.device, parameter.dtype))
-        features, boxes = found.region_features.float().cpu().numpy(), found.region_boxes.float().cpu().numpy()
+        regions = self.backbone(inputs["pixel_values"].to(parameter.device, parameter.dtype))
+        features, boxes = regions.region_features.float().cpu().numpy(), regions.region_boxes.float().cpu().numpy()
         return [Regions(*arrays) for arrays in zip(features, boxes, strict=True)]
 
     @property
     def config_fields(self) -> dict[str, Any]:
-        """Fields of a captioner's configuration with this vision part."""
+        """Fields of a captioner's configuration that describe this vision part."""
         part = self.backbone
         fields = {"vision_config": part.model.config, "vision_grid_size": part.grid_size}
         return fields | {"vision_feature_layer": part.feature_layer}
@@ -155,7 +155,7 @@ class GridExtractor:
         )
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Return a description with vision model, layer and grid; the revision is the digest."""
+        """Return a store's description: vision model, layer and grid; its revision is the digest."""
         size = self.backbone.grid_size
         scales = [size] if isinstance(size, int) else size or []
         grid = " and ".join(f"{scale} x {scale}" for scale in scales) or "own"
@@ -164,7 +164,7 @@ class GridExtractor:
 
 
 class DetectorExtractor(GridExtractor):
-    """Extractor of the best queries of a detector, equal to the vision part of a captioner: states, boxes and scores.
+    """Extractor of a detector's best queries, with the same results as the vision part of a captioner.
 
     Args:
         backbone: the vision part.
@@ -178,7 +178,7 @@ class DetectorExtractor(GridExtractor):
     def from_detector(
         cls, source: str, grid_size: int | list[int] | None = None, image_size: int | None = None, **choice: Any
     ) -> DetectorExtractor:
-        """Load a detector of transformers.
+        """Load a detector of transformers by name.
 
         Args:
             source: name or directory.
@@ -203,12 +203,12 @@ class DetectorExtractor(GridExtractor):
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Return states `[R, D]`, boxes `[R, 4]` and scores `[R]` of the real regions of every image, best first."""
+        """Return features `[R, D]`, boxes `[R, 4]` and scores `[R]` of each image's detected regions, best first."""
         parameter = next(self.backbone.parameters())
         moved = {name: values.to(parameter.device) for name, values in inputs.items()}
         moved["pixel_values"] = moved["pixel_values"].to(parameter.dtype)
-        found = self.backbone.detect(**moved)
-        arrays = [found[f"region_{name}"].cpu() for name in ("features", "boxes", "scores", "mask")]
+        detected = self.backbone.detect(**moved)
+        arrays = [detected[f"region_{name}"].cpu() for name in ("features", "boxes", "scores", "mask")]
         return [
             Regions(features[mask].float().numpy(), boxes[mask].numpy(), scores=scores[mask].numpy())
             for features, boxes, scores, mask in zip(*arrays, strict=True)
@@ -216,7 +216,7 @@ class DetectorExtractor(GridExtractor):
 
     @property
     def config_fields(self) -> dict[str, Any]:
-        """Fields of a captioner's configuration with this vision part."""
+        """Fields of a captioner's configuration that describe this vision part."""
         part = self.backbone
         numbers = {"vision_max_regions": part.most, "vision_min_regions": part.least}
         thresholds = {"vision_score_threshold": part.score_threshold, "vision_nms_threshold": part.nms_threshold}
@@ -224,14 +224,14 @@ class DetectorExtractor(GridExtractor):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of weights, choice of the queries and image preparation."""
+        """Digest of weights, selection of queries and image preparation."""
         part = self.backbone
         choice = (part.most, part.least, float(part.score_threshold), part.nms_threshold, part.grid_size)
         config = without_unrelated(part.model.config.to_dict())
         return weights_digest(part.model, choice, config, image_settings(self.image_processor))
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Return a description with detector and choice of queries; the revision is the digest."""
+        """Return a store's description: detector and selection of queries; its revision is the digest."""
         part = self.backbone
         kept = f"best {part.most} queries" if part.least == 1 else f"best {part.least} to {part.most} queries"
         others = "" if part.nms_threshold is None else f", overlaps <= {part.nms_threshold:g}"
@@ -241,14 +241,14 @@ class DetectorExtractor(GridExtractor):
 
 
 def without_unrelated(config: Any) -> Any:
-    """Return a configuration as a dictionary without what does not change features, in its parts too."""
+    """Drop, at any depth, configuration fields that do not affect features."""
     if not isinstance(config, dict):
         return config
     return {name: without_unrelated(value) for name, value in config.items() if name not in UNRELATED}
 
 
 def extractor_of(backbone: VisionBackbone, image_processor: Any, name: str) -> GridExtractor:
-    """Return the extractor that is a vision part with its image preparation.
+    """Return the feature extractor that consists of this vision part and image preparation.
 
     Args:
         backbone: the vision part of a captioner.

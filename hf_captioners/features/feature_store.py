@@ -1,4 +1,4 @@
-"""The feature store: regions of many images in memory-mapped safetensors shards, with the name of their extractor.
+"""Feature store: regions of many images in memory-mapped safetensors shards, with the name of their extractor.
 
     store/store.json                   extractor and its revision, size and kind of the features
     store/regions-00000.safetensors    `features` [N, D] of all images one after the other, `boxes` [N, 4],
@@ -44,12 +44,12 @@ FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 class OtherExtractorError(ValueError):
-    """Features come from a different extractor than the one that the model needs."""
+    """Error of features that come from a different extractor than the model was trained on."""
 
 
 @dataclass(frozen=True)
 class StoreDescription:
-    """Description of a feature store.
+    """Description of a feature store (`store.json`): extractor, revision, sizes and data type.
 
     Attributes:
         extractor: name of the model that computed the features, with the settings that change them (layer, grid, ...).
@@ -69,7 +69,7 @@ class StoreDescription:
     scores: bool = False
 
     def check_extractor(self, extractor: str, revision: str | None = None) -> None:
-        """Refuse features that a model was not trained on.
+        """Raise an `OtherExtractorError` unless features come from this extractor.
 
         Raises:
             OtherExtractorError: the extractor or (if given) the revision differs.
@@ -86,7 +86,7 @@ class StoreDescription:
         write_text(folder / STORE_FILE, json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
 
     def open_shard(self, path: Path) -> StoredShard:
-        """Map a shard of this store.
+        """Memory-map a shard of the store.
 
         Raises:
             ValueError: the file is damaged, or does not fit the description.
@@ -97,7 +97,7 @@ class StoreDescription:
 
     @classmethod
     def read(cls, folder: Path) -> StoreDescription:
-        """Read the description.
+        """Read the description of a store.
 
         Raises:
             FileNotFoundError: there is no store.
@@ -112,8 +112,8 @@ class StoreDescription:
             raise ValueError(f"{path} is damaged: {error}. {DESCRIPTION_ADVICE}") from error
         if not isinstance(content, dict):
             raise ValueError(f"{path} is damaged: it holds {content!r:.40}, expected an object. {DESCRIPTION_ADVICE}")
-        if (found := content.pop("format", None)) != FORMAT:
-            raise ValueError(f"{path} has the format {found!r:.40}; this version reads format {FORMAT}.")
+        if (version := content.pop("format", None)) != FORMAT:
+            raise ValueError(f"{path} has the format {version!r:.40}; this version reads format {FORMAT}.")
         for field in fields(cls):
             if field.name not in content and field.default is MISSING:
                 raise ValueError(f"{path} is damaged: it has no `{field.name}`. {DESCRIPTION_ADVICE}")
@@ -167,11 +167,11 @@ class FeatureStore(RegionSource):
         return FeatureStore, (self.folder,)
 
     def ids(self) -> Mapping[str, tuple[int, int, int]]:
-        """Return the ids with shard, first row and end."""
+        """Return the image ids, each with shard, first row and end."""
         return self._places
 
     def shards_of(self, image_ids: Iterable[str]) -> set[Path]:
-        """Return the shards that have the regions of images; ids that are not stored are passed over."""
+        """Return the shards that hold the regions of images; ids that are not stored are ignored."""
         numbers = {self._places[image_id][0] for image_id in image_ids if image_id in self._places}
         return {self._shards[number].path for number in numbers}
 
@@ -184,7 +184,7 @@ class FeatureStore(RegionSource):
         return Regions(features, **beside)
 
     def require_sound(self, image_id: str, regions: Regions) -> None:
-        """Check the regions of an image, once in each process: reading mapped memory takes less time than checks.
+        """Check the regions of an image on the first read of each process.
 
         Raises:
             ValueError: a number is not finite.
@@ -194,7 +194,7 @@ class FeatureStore(RegionSource):
             self._sound.add(image_id)
 
     def stored(self, image_id: str) -> Regions:
-        """Return the regions of an image as they are stored: float16 features stay float16, and nothing is copied.
+        """Return the regions of an image as stored: float16 features stay float16, and nothing is copied.
 
         Raises:
             MissingRegionsError: the store does not have the image.
@@ -204,9 +204,9 @@ class FeatureStore(RegionSource):
             return self[image_id]
         number, start, stop = self._place(image_id)
         beside = {name: values[start:stop] for name, values in self._beside_features(number).items()}
-        found = Regions(self._shards[number].arrays["features"][start:stop], **beside)
-        self.require_sound(image_id, found)
-        return found
+        regions = Regions(self._shards[number].arrays["features"][start:stop], **beside)
+        self.require_sound(image_id, regions)
+        return regions
 
     def read_batch(
         self, image_ids: Sequence[str], max_regions: int, out: np.ndarray | None = None
@@ -258,7 +258,7 @@ class FeatureStore(RegionSource):
             raise MissingRegionsError(image_id) from None
 
     def _beside_features(self, number: int) -> dict[str, np.ndarray]:
-        """Return boxes [N, 4], scores [N] and views [N] of a shard, those that the store has."""
+        """Return the arrays of a shard beside features: boxes [N, 4], scores [N] and views [N]."""
         arrays = self._shards[number].arrays
         names = [name for name in ("boxes", "scores", "views") if name in arrays]
         beside: dict[str, np.ndarray] = {name: arrays[name] for name in names}
@@ -267,7 +267,7 @@ class FeatureStore(RegionSource):
         return beside
 
     def _copy(self, number: int, start: int, stop: int, out: np.ndarray) -> None:
-        """Write the features of rows of a shard into float32 `out` [stop - start, D]."""
+        """Copy the features of a shard's rows into float32 `out` [stop - start, D]."""
         if self.description.kind == "float32":  # numpy copies faster than torch
             np.copyto(out, self._shards[number].arrays["features"][start:stop])
             return

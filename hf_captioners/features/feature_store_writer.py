@@ -28,7 +28,7 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 class FeatureStoreWriter:
-    """Writer that adds images to a feature store, a new one or one that an earlier writer left incomplete.
+    """Writer that adds images to a feature store, new or left incomplete by an earlier run.
 
     Use it as a context manager; after an error it writes nothing more. The same images in the same order give the same
     bytes, with or without interruptions. While it is open, no other process can be the same writer.
@@ -80,14 +80,15 @@ class FeatureStoreWriter:
         return lock
 
     def _resume(self) -> None:
-        """Read which images the store has already."""
+        """Read the ids of the images that the store has already."""
         require_safe_target(self.folder / "store.json")
         require_no_links_out(self.folder)
         if (self.folder / "store.json").is_file():
-            found = StoreDescription.read(self.folder)
-            if found != self.description:
+            stored_description = StoreDescription.read(self.folder)
+            if stored_description != self.description:
                 raise ValueError(
-                    f"{self.folder} holds {found}; you want to add {self.description}. Use a different folder."
+                    f"{self.folder} holds {stored_description}; you want to add {self.description}. Use a different "
+                    "folder."
                 )
         else:
             self.description.write(self.folder)
@@ -95,8 +96,8 @@ class FeatureStoreWriter:
             partial.unlink()
         shards = sorted(self.folder.glob(SHARD_PATTERN))
         self.done = {image_id for path in shards for image_id in self.description.open_shard(path).ids}
-        own = [path.stem.removeprefix(self._prefix) for path in shards if path.name.startswith(self._prefix)]
-        self._next_shard = int(own[-1]) + 1 if own else 0
+        own_shards = [path.stem.removeprefix(self._prefix) for path in shards if path.name.startswith(self._prefix)]
+        self._next_shard = int(own_shards[-1]) + 1 if own_shards else 0
         self.largest_error = 0.0
         self._ids: list[str] = []
         self._regions: list[Regions] = []
@@ -121,7 +122,7 @@ class FeatureStoreWriter:
         self.add_batch([(image_id, regions)])
 
     def add_batch(self, entries: Iterable[tuple[str, Regions]]) -> None:
-        """Add images that were computed together to one shard, so that a resumed run forms the same batches.
+        """Add the images of one batch to a single shard, so that a resumed run forms the same batches.
 
         Raises:
             ValueError: the store has the image already, or its regions do not fit the store or are not finite.
@@ -191,7 +192,7 @@ class FeatureStoreWriter:
         self._ids, self._regions, self._bytes = [], [], 0
 
     def _stored(self, features: np.ndarray) -> dict[str, np.ndarray]:
-        """Round features to the data type of the store, and record the largest error."""
+        """Convert features to the data type of the store, and record the largest rounding error."""
         if self.description.kind == "int8":
             scales = np.abs(features).max(axis=1) / np.float32(127)
             steps = np.where(scales > 0, scales, np.float32(1))[:, None]

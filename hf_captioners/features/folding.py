@@ -1,4 +1,4 @@
-"""Batch norms of a frozen vision model, merged into the convolutions before them."""
+"""Merging of batch norms into the convolutions before them, for a faster frozen vision model."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ TOLERANCE = 1e-4  # of features, absolute and relative
 
 @torch.no_grad()
 def fold_batch_norms(model: nn.Module, features: Callable[[], Tensor]) -> int:
-    """Merge batch norms into convolutions, for good; each then saves a pass over the maps.
+    """Merge batch norms into the convolutions before them, in place and for good.
 
     A batch norm is merged if a convolution is called once and its output is what the batch norm reads. If features
     change by more than rounding, because something else reads that output too, the model is left as it was.
@@ -46,20 +46,20 @@ def fold_batch_norms(model: nn.Module, features: Callable[[], Tensor]) -> int:
 
 
 def _can_be_merged(norm: nn.Module) -> bool:
-    """Whether a module is a batch norm with statistics of its own, also timm's, which has an activation."""
-    known = type(norm) is nn.BatchNorm2d or type(norm).__name__ == "BatchNormAct2d"
-    return known and isinstance(getattr(norm, "running_mean", None), Tensor)
+    """Return True for a batch norm with stored statistics, of PyTorch or timm."""
+    is_batch_norm = type(norm) is nn.BatchNorm2d or type(norm).__name__ == "BatchNormAct2d"
+    return is_batch_norm and isinstance(getattr(norm, "running_mean", None), Tensor)
 
 
 def _without_norm(norm: Any) -> nn.Module:
-    """Return what is left of a batch norm: nothing, or the dropout and activation of timm's."""
+    """Return the module that replaces a merged batch norm: the identity, or the dropout and activation of timm's."""
     return nn.Identity() if type(norm) is nn.BatchNorm2d else nn.Sequential(norm.drop, norm.act)
 
 
 def _features_and_pairs(
     model: nn.Module, features: Callable[[], Tensor]
 ) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.Module, str]]]:
-    """Return the features, and each convolution with the batch norm that reads it: a module and its attribute."""
+    """Run the model; return its features, and each convolution with the batch norm after it (module, attribute)."""
     places = {
         norm: (parent, name)
         for parent in model.modules()
@@ -68,7 +68,7 @@ def _features_and_pairs(
     }
     calls: Counter[nn.Module] = Counter()
     made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the outputs are kept, so that no other has their id
-    found = []
+    pairs = []
 
     def after_convolution(convolution: nn.Conv2d, inputs: Any, output: Tensor) -> None:
         calls[convolution] += 1
@@ -77,7 +77,7 @@ def _features_and_pairs(
     def before_norm(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         calls[norm] += 1
         if id(inputs[0]) in made:
-            found.append((made[id(inputs[0])][0], norm))
+            pairs.append((made[id(inputs[0])][0], norm))
 
     hooks = [part.register_forward_hook(after_convolution) for part in model.modules() if type(part) is nn.Conv2d]
     hooks += [norm.register_forward_pre_hook(before_norm) for norm in places]
@@ -86,4 +86,4 @@ def _features_and_pairs(
     finally:
         for hook in hooks:
             hook.remove()
-    return computed, [(part, *places[norm]) for part, norm in found if calls[part] == calls[norm] == 1]
+    return computed, [(part, *places[norm]) for part, norm in pairs if calls[part] == calls[norm] == 1]

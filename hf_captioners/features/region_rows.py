@@ -1,4 +1,4 @@
-"""Regions of the images of one data set, read by row."""
+"""Regions of a data set's images by row number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RELATIONS = "region_relations"
 
 
 class RegionRows:
-    """The regions of the images of a data set, by row.
+    """Regions of a data set's images by row number.
 
     Args:
         source: regions by key.
@@ -27,7 +27,7 @@ class RegionRows:
         return len(self.keys)
 
     def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """Return `region_features` `[R, D]` as stored, and what else the source has.
+        """Return the row's `region_features` `[R, D]`, and boxes, views and relations if the source has them.
 
         These are `region_boxes` `[R, 4]`, `region_views` `[R]` and `region_relations` `[R, R]`.
         """
@@ -37,7 +37,7 @@ class RegionRows:
 
 
 def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]) -> RegionRows:
-    """Return the stored region features by data set row, after checking the extractor and that no image is missing.
+    """Return the stored regions of a data set by row; check extractor and completeness.
 
     Args:
         store: a feature store.

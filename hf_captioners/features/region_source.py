@@ -1,4 +1,4 @@
-"""Regions of images that were computed beforehand, and the interface of their readers."""
+"""Interface of readers of precomputed regions, and the regions of one image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class MissingRegionsError(KeyError):
-    """An image has no regions in a source."""
+    """Error of an image that has no regions in a source."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -20,7 +20,7 @@ class MissingRegionsError(KeyError):
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one image.
+    """Regions of one image: features, and boxes, relations, scores and views if the source has them.
 
     Attributes:
         features: [R, D], one row per region.
@@ -39,7 +39,7 @@ class Regions:
     views: np.ndarray | None = None
 
     def ordered(self, order: np.ndarray) -> Regions:
-        """Return the regions in a different order, or some of them."""
+        """Return the regions numbered `order`, in this order."""
         boxes, scores, views = (
             None if values is None else values[order] for values in (self.boxes, self.scores, self.views)
         )
@@ -48,7 +48,7 @@ class Regions:
 
     @classmethod
     def of_views(cls, views: Sequence[Regions]) -> Regions:
-        """Return the regions of several views of one object as one set, view after view."""
+        """Join the regions of several views of one object, view after view."""
         if len(views) == 1:
             return views[0]
         boxes = [view.boxes for view in views if view.boxes is not None]
@@ -61,7 +61,7 @@ class Regions:
         )
 
     def as_entry(self) -> dict[str, np.ndarray]:
-        """Return the regions of one image in the form that processors accept."""
+        """Return the regions as a dictionary that processors accept."""
         others = {"boxes": self.boxes, "views": self.views, "relations": self.relations}
         return {"features": self.features} | {name: values for name, values in others.items() if values is not None}
 
@@ -71,7 +71,7 @@ MAX_NUMBERS = 2**24
 
 
 class RegionSource(abc.ABC, Mapping[str, Regions]):
-    """Regions by `image_id`.
+    """Base class of readers of regions, a mapping from `image_id` to `Regions`.
 
     An image that the source lacks raises `MissingRegionsError`; regions are never invented. Regions that are empty,
     misshapen or not finite raise a `ValueError` that names the image.
@@ -83,19 +83,19 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
 
     @abc.abstractmethod
     def ids(self) -> Mapping[str, Any]:
-        """Return the ids in the order of the source, with the position of their regions."""
+        """Return the image ids in the order of the source, with the positions of their regions."""
 
     @abc.abstractmethod
     def regions(self, image_id: str) -> Regions:
-        """Read the regions of an image that the source has."""
+        """Read the regions of an image whose id is in the source."""
 
     @property
     def feature_size(self) -> int:
-        """Features per region (D), taken from the first image."""
+        """Number of features per region (D), taken from the first image."""
         return self[next(iter(self))].features.shape[1]
 
     def stored(self, image_id: str) -> Regions:
-        """Return the regions of an image as they are stored, which may be read-only and in a smaller data type.
+        """Return the regions of an image as stored: possibly read-only and in a smaller data type.
 
         Raises:
             MissingRegionsError: the source has no such image.
@@ -109,12 +109,12 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
                 f"{self.name} has no regions of the image {image_id!r}; it has {len(self):,} images ({few}, ...). "
                 "Leave the image out, or extract it."
             )
-        found = self.regions(str(image_id))
-        self.require_sound(str(image_id), found)
-        return found
+        regions = self.regions(str(image_id))
+        self.require_sound(str(image_id), regions)
+        return regions
 
     def require_sound(self, image_id: str, regions: Regions) -> None:
-        """Check the regions of an image.
+        """Check the regions of an image for emptiness, matching shapes and finite numbers.
 
         Raises:
             ValueError: they are empty, their arrays do not fit each other, or a number is not finite.
@@ -159,7 +159,7 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
 
 
 def normalised(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Divide boxes [R, 4] in pixels by the size (width, height) of their image.
+    """Convert boxes [R, 4] from pixels to shares of the image's width and height.
 
     Raises:
         ValueError: the size is not positive, or the boxes have a different shape.
@@ -173,13 +173,13 @@ def normalised(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def all_finite(values: np.ndarray) -> bool:
-    """Return whether all numbers are finite. One sum tells in most cases, several times as fast as looking at each."""
+    """Return True if all numbers are finite; the sum is tested first, which is several times as fast."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(values.sum(dtype=np.float32)) or np.isfinite(values).all())
 
 
 def as_float32(values: np.ndarray, place: str, max_numbers: int = MAX_NUMBERS) -> np.ndarray:
-    """Return numbers as float32; numbers that are too large become infinite.
+    """Convert numbers to float32; those that are too large become infinite.
 
     Args:
         values: floats or integers.
@@ -195,7 +195,7 @@ def as_float32(values: np.ndarray, place: str, max_numbers: int = MAX_NUMBERS) -
 
 
 def require_numbers(shape: Sequence[int], dtype: np.dtype, place: str, max_numbers: int = MAX_NUMBERS) -> None:
-    """Check the declared size and type of an array before it is read.
+    """Check the declared size and type of an array before it is read into memory.
 
     Raises:
         ValueError: they are no floats or integers, or more than `max_numbers`.

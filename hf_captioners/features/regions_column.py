@@ -1,4 +1,4 @@
-"""Data sets whose rows have the regions of their images, and the computation of these regions."""
+"""Data sets with regions of their images in each row, and the computation of these regions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .region_source import MissingRegionsError, Regions, RegionSource
 def with_regions(
     dataset: Dataset, source: RegionSource, allow_missing: bool = False, report: DataReport | None = None
 ) -> Dataset:
-    """Add the regions of its image to each row, read when the row is accessed.
+    """Add a column of regions to a data set, read from the source when a row is accessed.
 
     Args:
         dataset: rows with `image_id`.
@@ -74,7 +74,7 @@ def with_regions(
 
 
 def region_source_of(dataset: Dataset) -> RegionSource | None:
-    """Return the source that `with_regions` added to a data set; None if there is none."""
+    """Return the region source that `with_regions` added to a data set; None if there is none."""
     transform = dataset.format["format_kwargs"].get("transform")
     return transform.source if isinstance(transform, _AddRegions) else None
 
@@ -99,7 +99,7 @@ def store_regions(
     ids: Sequence[str] | None = None,
     skipped: dict[str, str] | None = None,
 ) -> int:
-    """Compute the regions of all images that a store does not have yet, with progress.
+    """Compute the regions of all images that a feature store lacks, with a progress bar.
 
     Batches are formed of all rows, and what is stored is left out of them: a resumed call forms the batches of an
     uninterrupted one.
@@ -158,7 +158,7 @@ def _set_pixel_limit(pixels: int | None, worker: int) -> None:
 
 
 def _alive(loader: Iterable[Any]) -> Iterator[Any]:
-    """Iterate over batches; explain the error of a killed process."""
+    """Iterate over a loader's batches; explain the error if a worker process was killed."""
     try:
         yield from loader
     except RuntimeError as error:
@@ -173,7 +173,7 @@ def _alive(loader: Iterable[Any]) -> Iterator[Any]:
 def _remaining(
     dataset: Dataset | Iterable[Mapping[str, Any]], done: set[str], ids: Sequence[str] | None, batch_size: int
 ) -> tuple[TorchDataset, dict[str, Any]]:
-    """Return the rows, each once, as pairs of a name and its views, and how a loader forms batches of them."""
+    """Return a torch data set of (image name, views) without repetitions, and batching arguments of its loader."""
     if not isinstance(dataset, Dataset):
         return _Stream(dataset, done), {"batch_size": batch_size}
     names = dataset[IMAGE_ID][:] if ids is None else ids
@@ -196,7 +196,7 @@ class _Rows(TorchDataset):
         return len(self.places)
 
     def __getitem__(self, index: int) -> tuple[str, list[Any] | str]:
-        """Return name and views of a row, or name and reason if it cannot be read."""
+        """Return the image name and its views; the reason instead of views if it cannot be read."""
         name, row = self.places[index]
         try:
             views = _views(self.dataset[row][self.column], name)
@@ -218,7 +218,7 @@ class _Stream(IterableDataset):
 
 
 class MissingImageError(ValueError):
-    """A row has no image."""
+    """Error of a row without an image."""
 
 
 def _views(images: Any, name: str) -> list[Any]:
@@ -231,7 +231,7 @@ def _views(images: Any, name: str) -> list[Any]:
 def _prepared(
     items: list[tuple[str, list[Any] | str]], prepare: Callable[[list[PIL.Image.Image]], Any]
 ) -> tuple[list[str], list[int], Any, dict[str, str]]:
-    """Return names, numbers of views and prepared images of a batch, and the reasons of rows that cannot be read."""
+    """Prepare a batch: names, numbers of views, model inputs, and the reasons of images that cannot be read."""
     faults = {name: views for name, views in items if isinstance(views, str)}
     read = {name: views for name, views in items if not isinstance(views, str)}
     try:

@@ -1,4 +1,4 @@
-"""The feature stores that all runs of a user share: their folder, the limit of their size, their list, their removal.
+"""Cache of feature stores that all runs of a user share: folder, size limit, list and removal of stores.
 
     HF_HOME/hf_captioners/features/EXTRACTOR-DTYPE/   a feature store, see `feature_store`
                                    .use-*.lock        in it: a process that reads or fills the store holds it
@@ -29,13 +29,13 @@ GIGABYTE = 10**9
 
 
 def default_folder() -> Path:
-    """Return the folder in the user's cache, `$HF_HOME/hf_captioners/features`."""
+    """Return the folder of the cache, `$HF_HOME/hf_captioners/features`."""
     return Path(constants.HF_HOME, "hf_captioners", "features")
 
 
 @dataclass(frozen=True)
 class CachedStore:
-    """A feature store of the cache.
+    """Facts about a feature store in the cache: folder, images, size and last use.
 
     Attributes:
         folder: its folder.
@@ -55,7 +55,7 @@ class CachedStore:
 
 
 class SharedCache:
-    """Feature stores in a folder that several processes use at once.
+    """Cache of feature stores in a folder that several processes use at once.
 
     Args:
         folder: the folder; made when it is used.
@@ -67,7 +67,7 @@ class SharedCache:
         self.limit = limit
 
     def use(self, store: Path) -> BaseFileLock:
-        """Keep others from removing shards of a store, until the lock is released or the process ends.
+        """Lock a store against removal by others until the lock is released or the process ends.
 
         Args:
             store: folder of the store; made if missing.
@@ -83,13 +83,13 @@ class SharedCache:
         return lock
 
     def touch(self, shards: Collection[Path]) -> None:
-        """Note that shards are used now."""
+        """Record that shards are in use now."""
         for shard in shards:
             with suppress(OSError):  # of another user, or gone
                 os.utime(shard)
 
     def make_room(self, size: int, keep: Collection[Path] = (), own: BaseFileLock | None = None) -> int:
-        """Remove the shards that were not used for longest, until some bytes can be added within the limit.
+        """Remove the least recently used shards until this number of bytes fits within the limit.
 
         Args:
             size: bytes that will be added.
@@ -116,12 +116,12 @@ class SharedCache:
         return removed
 
     def stores(self) -> list[CachedStore]:
-        """Return the stores, sorted by their last use, latest first."""
+        """Return the stores of the cache, last used first."""
         if not self.folder.is_dir():
             return []
         with self._locked():
-            found = [self._described(store) for store in self._stores()]
-        return sorted(found, key=lambda store: -store.last_use)
+            stores = [self._described(store) for store in self._stores()]
+        return sorted(stores, key=lambda store: -store.last_use)
 
     def empty(self) -> tuple[int, int]:
         """Remove all stores that no process uses.
@@ -150,11 +150,11 @@ class SharedCache:
             if not store.is_symlink() and (store / STORE_FILE).is_file():
                 yield store
 
-    def _is_used(self, store: Path, own: BaseFileLock | None = None) -> bool:
-        """Return whether a process uses a store, and remove the locks of processes that ended."""
+    def _is_used(self, store: Path, own_lock: BaseFileLock | None = None) -> bool:
+        """Return True if another process uses a store; remove locks of processes that ended."""
         is_used = False
         for path in store.glob(USES):
-            if own is not None and path == Path(own.lock_file):
+            if own_lock is not None and path == Path(own_lock.lock_file):
                 continue
             require_safe_target(path)
             lock = lock_of(path, patience=0)
@@ -181,7 +181,7 @@ def _store_of(lock: BaseFileLock) -> Path:
 
 
 def _removed(shard: Path) -> int:
-    """Remove a shard and return its size; 0 if it cannot be removed."""
+    """Remove a shard and return its size in bytes; 0 if it cannot be removed."""
     with suppress(OSError):
         size = shard.stat().st_size
         shard.unlink()
@@ -190,13 +190,13 @@ def _removed(shard: Path) -> int:
 
 
 def _images_in(shard: Path) -> int:
-    """Return the number of images of a shard, by its header; 0 if it is damaged."""
+    """Return the number of images in a shard, from its header; 0 if it is damaged."""
     with suppress(OSError, ValueError, KeyError, TypeError, SafetensorError), safe_open(shard, "np") as file:
         return len(json.loads(file.metadata()["ids"]))
     return 0
 
 
 def days_since(seconds: float) -> str:
-    """Return how long ago a time was, in words."""
+    """Return the time since a moment in words, such as days."""
     days = (time.time() - seconds) / 86400
     return "today" if days < 1 else f"{days:.0f} day{'' if round(days) == 1 else 's'} ago"

@@ -1,4 +1,4 @@
-"""Shard of a feature store: its header is checked against the file before the numbers are mapped."""
+"""Shard of a feature store, whose header is checked against the file before the numbers are mapped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADVICE = "Delete this file and extract its images again; the other shards are ke
 
 
 class StoredShard:
-    """Shard, mapped into memory.
+    """Shard of a feature store, mapped into memory.
 
     Args:
         path: the file.
@@ -56,7 +56,7 @@ class StoredShard:
         self.starts = np.cumsum(self.counts) - self.counts
 
     def require(self, feature_size: int, kind: str, boxes: bool, scores: bool) -> None:
-        """Check that the shard is one of a store with this description (see `StoreDescription`).
+        """Check the shard's data type, feature size and arrays against the store's description.
 
         Raises:
             ValueError: the data type or size of the features differs, or an array is missing or left over.
@@ -75,7 +75,7 @@ class StoredShard:
         return ValueError(f"{self.path} is damaged: {what}. {ADVICE}")
 
     def _header(self) -> tuple[dict[str, Any], int]:
-        """Return the header and the position of the first number."""
+        """Return the header and the offset of the first number."""
         try:
             stream = open_plain(self.path)
         except UnsafeFileError:
@@ -106,7 +106,7 @@ class StoredShard:
         return ids
 
     def _check_entries(self, header: dict[str, Any], size: int, start: int) -> None:
-        """Check that the arrays have known names and types, follow each other and fill the file."""
+        """Check that the arrays have valid names and types, follow each other and fill the file."""
         for name, entry in header.items():
             if name not in ARRAYS:
                 raise self._damaged(f"it has the array {name!r:.60}, expected {', '.join(ARRAYS)}")
@@ -159,7 +159,7 @@ class StoredShard:
                 )
 
     def _check_counts(self) -> None:
-        """Check that every image has regions, and that they are all rows."""
+        """Check that every image has regions, and that the counts add up to all rows."""
         counts, rows = self.arrays["counts"], len(self.arrays["features"])
         for position in np.flatnonzero((counts < 1) | (counts > rows))[:1]:
             raise self._damaged(f"the image {self.ids[position]!r:.80} has {counts[position]} regions of {rows} rows")

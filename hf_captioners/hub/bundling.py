@@ -1,4 +1,4 @@
-"""Completion of a saved checkpoint, so that it loads where this package is not installed."""
+"""Code and configuration that let a saved checkpoint load where this package is not installed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ AUTO_CLASSES = {
 
 
 def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
-    """Add every Auto class, the pipeline and the notice of its weights to a saved checkpoint.
+    """Add every Auto class, the pipeline and the notice of its weights' licence to a saved checkpoint.
 
     `save_pretrained` of transformers copies the code of the model, but writes only one Auto class into `config.json`.
 
@@ -46,7 +46,7 @@ def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
 
 
 def bundle_library_code(directory: str | os.PathLike[str]) -> None:
-    """Add this library's files to a checkpoint whose code imports them by absolute names.
+    """Copy this library's source files into a checkpoint, if its code imports them by absolute names.
 
     That is how the files of another package's architecture import this library. transformers copies only what files
     import by relative names, so the imports are made relative, and the files that they name are copied.
@@ -70,7 +70,7 @@ def bundle_library_code(directory: str | os.PathLike[str]) -> None:
 
 
 def library_file(name: str) -> Path | None:
-    """Return the file of this library that is called `name`, among those that may be part of a checkpoint."""
+    """Return the path of the module `name` of modeling/ or processing/; None if there is none."""
     for package in ("modeling", "processing"):
         spec = find_spec(f"hf_captioners.{package}.{name}")
         if spec is not None and spec.origin is not None:

@@ -1,4 +1,4 @@
-"""The facts of a model card: of a checkpoint and of its training. Unknown facts are None or empty."""
+"""Facts that a model card states about a checkpoint and its training. Unknown facts are None or empty."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEDICAL = re.compile(r"x-?ray|radiolog|radiograph|\bmimic\b|chest", re.IGNORECAS
 
 @dataclass(kw_only=True)
 class DataFacts:
-    """A data set that the captioner was trained or evaluated on.
+    """Name, split and size of a data set that the captioner was trained or evaluated on.
 
     Args:
         name: name of the data set.
@@ -49,7 +49,7 @@ class DataFacts:
 
 @dataclass(kw_only=True)
 class SampleFacts:
-    """An image of the evaluation.
+    """Image, caption and references of a sample shown on the card.
 
     Args:
         image: name of the image.
@@ -66,13 +66,13 @@ class SampleFacts:
     visual_scores: list[tuple[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Restore the tuples that JSON stores as lists."""
+        """Convert lists, as which JSON stores tuples, back to tuples."""
         self.visual_scores = [(word, score) for word, score in self.visual_scores]
 
 
 @dataclass(kw_only=True)
 class EvaluationFacts:
-    """Metrics on one data set.
+    """Metrics of an evaluation on one data set, and its settings.
 
     Args:
         data: the data set.
@@ -95,7 +95,7 @@ class EvaluationFacts:
 
 @dataclass(kw_only=True)
 class PublishedFacts:
-    """A row of a published table that a run reproduces.
+    """Row of a published table that a run reproduces.
 
     Args:
         paper, table, row, regime: position of the row.
@@ -114,13 +114,13 @@ class PublishedFacts:
 
     @property
     def compared(self) -> list[str]:
-        """Metrics that are both published and measured."""
+        """Names of metrics that are both published and measured."""
         return [name for name, figures in self.published.items() if figures and self.measured.get(name)]
 
 
 @dataclass(kw_only=True)
 class TrainingFacts:
-    """A training run.
+    """Facts about a training run: data, arguments, hardware, versions, metrics.
 
     Args:
         data: training data.
@@ -164,24 +164,24 @@ class TrainingFacts:
 
     @property
     def has_training(self) -> bool:
-        """Whether any fact of a training run is known."""
-        known = (self.arguments, self.other_arguments, self.log, self.hardware, self.seconds, self.versions)
-        return any((self.data.images, self.data.name, *known))
+        """True if any fact about a training run is known."""
+        facts = (self.arguments, self.other_arguments, self.log, self.hardware, self.seconds, self.versions)
+        return any((self.data.images, self.data.name, *facts))
 
     @property
     def is_medical(self) -> bool:
-        """Whether the captions are of medical images."""
+        """True if the captions are about medical images."""
         every = [self.data, *(evaluation.data for evaluation in self.evaluations)]
         return any(MEDICAL.search(f"{data.name} {data.description}".replace("_", " ")) for data in every)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write `card_facts.json`, atomically."""
+        """Write the facts to `card_facts.json`, atomically."""
         text = json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
         write_text(Path(directory, FACTS_FILE), text + "\n")
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> TrainingFacts | None:
-        """Read `card_facts.json`; return None if the file is missing.
+        """Read the facts from `card_facts.json`; return None if the file is missing.
 
         Raises:
             ValueError: the file has a different form.
@@ -205,7 +205,7 @@ class TrainingFacts:
 
 
 def sample_images(directory: str | os.PathLike[str]) -> list[Path]:
-    """Return the thumbnails of evaluation images in the directory of a checkpoint.
+    """Return the paths of the sample images' thumbnails in the directory of a checkpoint.
 
     Args:
         directory: directory of the checkpoint.
@@ -221,7 +221,7 @@ def sample_images(directory: str | os.PathLike[str]) -> list[Path]:
 
 @dataclass(kw_only=True)
 class CheckpointFacts:
-    """Facts read from the files of a checkpoint.
+    """Facts about a checkpoint, read from its files.
 
     Args:
         architecture: the architecture; None for a captioner of a different library.
@@ -247,7 +247,7 @@ class CheckpointFacts:
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> CheckpointFacts:
-        """Read the files of a checkpoint."""
+        """Read the facts from the files of a checkpoint."""
         folder = Path(directory)
         config, generation, processor, adapter = (
             _json(folder / name)

@@ -1,4 +1,4 @@
-"""Model cards, rendered from facts. Unknown facts are absent from the card."""
+"""Model cards rendered from facts by a template. Unknown facts are absent from the card."""
 
 import json
 import os
@@ -82,7 +82,7 @@ model, processor = merge_adapter("{repo}")  # the same as one captioner, to save
 def write_card(
     directory: str | os.PathLike[str], repo_id: str | None = None, place: str | os.PathLike[str] | None = None
 ) -> None:
-    """Write `README.md` of a checkpoint from `card_facts.json` and the other files; text that a person wrote is kept.
+    """Write the model card `README.md` of a checkpoint from its files; text written by people is kept.
 
     Args:
         directory: directory of the checkpoint.
@@ -97,7 +97,7 @@ def write_card(
 
 
 def write_generated_card(directory: str | os.PathLike[str]) -> bool:
-    """Write the card of a checkpoint again, if it has none, or one that this library generated; return whether it did.
+    """Regenerate the card of a checkpoint unless a person wrote it; return True if it was written.
 
     Raises:
         ValueError: the existing card or `card_facts.json` cannot be read.
@@ -110,7 +110,7 @@ def write_generated_card(directory: str | os.PathLike[str]) -> bool:
 
 
 def merge_into_card(path: Path, card: str) -> None:
-    """Write a rendered card into `README.md`; text that a person wrote is kept, with its line endings.
+    """Merge a rendered card into `README.md`; text written by people is kept, with its line endings.
 
     Raises:
         ValueError: the existing card cannot be read.
@@ -123,12 +123,12 @@ def merge_into_card(path: Path, card: str) -> None:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the content of a file with its line endings; None if the file is missing."""
+    """Read a text file with its line endings unchanged; None if the file is missing."""
     return read_bytes_inside(path).decode("utf-8") if path.exists() else None
 
 
 def make_card(directory: str | os.PathLike[str], repo_id: str | None = None, with_images: bool = False) -> str:
-    """Render the card of a checkpoint.
+    """Render the model card of a checkpoint from its files.
 
     Args:
         directory: directory of the checkpoint.
@@ -149,7 +149,7 @@ def render_card(
     training: TrainingFacts | None = None,
     shown: frozenset[str] = frozenset(),
 ) -> str:
-    """Render a card from facts.
+    """Render a model card from facts.
 
     Args:
         name: name of the repository or directory.
@@ -205,13 +205,13 @@ def render_card(
 
 @cache
 def card_template() -> jinja2.Template:
-    """Load `hub_cards/model_card.md.jinja`; an undefined variable is an error."""
+    """Load the template `hub_cards/model_card.md.jinja`; an undefined variable is an error."""
     text = files("hf_captioners.hub_cards").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
     return jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
 
 
 def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, Any]:
-    """Return the metadata that the Hub reads: library, task, tags, licence and results."""
+    """Return the metadata that the Hub reads from a card: library, task, tags, licence and results."""
     tags = ["image-captioning", "hf-captioners"]
     if checkpoint.architecture is not None:
         tags += [checkpoint.architecture.name, *([] if checkpoint.adapter_of else ["custom_code"])]
@@ -241,14 +241,14 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
 
 
 def _one_line_each(value: Any) -> Any:
-    """Return texts of metadata on one line: a line of hyphens would end the metadata."""
+    """Join each metadata text to one line, as a line of hyphens would end the metadata."""
     if isinstance(value, list):
         return [_one_line_each(entry) for entry in value]
     return one_line(value) if isinstance(value, str) else value
 
 
 def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, str]:
-    """Return the rows of the table at the top; unknown ones are absent."""
+    """Return the rows of the card's first table: (label, text) of each known fact."""
     training = training or TrainingFacts()
     size = checkpoint.image_size
     rows = {
@@ -267,7 +267,7 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
 
 
 def _trained_on(data: DataFacts) -> str:
-    """Describe the training data."""
+    """Describe the training data in a phrase: images, captions, name and split."""
     what = f"{data.images:,} images" if data.images else ""
     if data.images and data.of_images:
         what += f" ({data.images / data.of_images:.1%} of {data.of_images:,})"
@@ -292,7 +292,7 @@ def _settings(values: dict[str, Any]) -> str:
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are not None."""
+    """Drop the values that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -305,7 +305,7 @@ def _is_hub_name(source: str) -> bool:
 
 
 def figure_name(figure: str) -> str:
-    """Return the title of a metric or statistic; those of one's own are shown by their names."""
+    """Return the title of a metric or statistic in cards; of a user's own metric its name."""
     return (STATISTIC_NAMES | score_titles()).get(figure, figure)
 
 
@@ -339,7 +339,7 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
 
 
 def _snippets(name: str, checkpoint: CheckpointFacts) -> tuple[str, str]:
-    """Return the lines that use the checkpoint, and those that a process with the library uses instead, or ""."""
+    """Return usage code of a checkpoint: by transformers alone, and with this library ("" if equal)."""
     repo, base = (json.dumps(text, ensure_ascii=False)[1:-1] for text in (name, checkpoint.adapter_of or ""))  # quoted
     if checkpoint.adapter_of is not None:
         return ADAPTER_SNIPPET.format(base=base, repo=repo), ""
@@ -351,7 +351,7 @@ def _snippets(name: str, checkpoint: CheckpointFacts) -> tuple[str, str]:
 
 
 def _with_meaningful_scores(evaluation: EvaluationFacts) -> EvaluationFacts:
-    """Return the evaluation without visual scores if these hardly differ: then they say nothing about a word."""
+    """Drop visual scores of an evaluation that hardly differ between words, as these say nothing."""
     scores = [score for sample in evaluation.samples for _, score in sample.visual_scores]
     if not scores or max(scores) - min(scores) >= MIN_SPREAD_OF_SCORES:
         return evaluation
@@ -366,14 +366,14 @@ def _citations(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> l
 
 
 def _image(sample: SampleFacts, shown: frozenset[str]) -> str:
-    """Return the thumbnail of a sample if it is shown, otherwise the name of the image."""
+    """Return the thumbnail path of a sample if it is shown, otherwise the image's name."""
     if sample.file not in shown:
         return inert_text(sample.image)
     return f"![{inert_text(one_line(sample.image).translate(NO_BRACKETS)) or 'image'}]({sample.file})"
 
 
 def _reproduced(published: PublishedFacts) -> str:
-    """Name the row and table."""
+    """Describe the published row and table that a run reproduces."""
     parts = [
         f"row {inert_text(published.row)}" if published.row else None,
         f"table {inert_text(published.table)}" if published.table else None,
@@ -384,7 +384,7 @@ def _reproduced(published: PublishedFacts) -> str:
 
 
 def with_deviation(figures: Sequence[float]) -> str:
-    """Format as `58.2 ± 2.30`, as `58.2` without a standard deviation, or as an empty string."""
+    """Format mean and deviation as `58.2 ± 2.30`, as `58.2` without deviation, or "" without values."""
     return " ± ".join(f"{figure:.{places}f}" for figure, places in zip(figures, (1, 2), strict=False))
 
 

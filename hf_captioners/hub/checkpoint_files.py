@@ -48,7 +48,7 @@ DESCRIPTIONS = (
 
 
 def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = True) -> list[Path]:
-    """Return the files that a checkpoint needs elsewhere, without optimizer states, features and the card.
+    """Return the files of a checkpoint to upload, without optimizer states, features and the card.
 
     Args:
         directory: directory of the checkpoint.
@@ -88,7 +88,7 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
 
 
 def code_files(folder: Path) -> set[Path]:
-    """Return the code files that the configurations of a checkpoint name, and the files that these import.
+    """Return the code files that a checkpoint's configurations name, and the files that these import.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -108,7 +108,7 @@ def code_files(folder: Path) -> set[Path]:
 
 
 def _references(described: Any) -> Iterator[str]:
-    """Yield every `file.Class` under `auto_map` and `custom_pipelines`, at any depth."""
+    """Yield every class reference `file.Class` of a configuration (`auto_map`, `custom_pipelines`), at any depth."""
     if not isinstance(described, dict):
         return
     for value in described.get("auto_map", {}).values():
@@ -120,17 +120,17 @@ def _references(described: Any) -> Iterator[str]:
 
 
 def _check_base(folder: Path) -> None:
-    """Check that the base captioner of an adapter is on the Hub."""
+    """Check that an adapter's base captioner is on the Hub."""
     path = folder / "adapter_config.json"
     require_base_on_hub(json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path"), str(path))
 
 
 def require_base_on_hub(base: str | None, what: str) -> None:
-    """Check that the base captioner of an adapter is on the Hub.
+    """Raise an error unless the base captioner of an adapter is on the Hub.
 
     Args:
         base: its name.
-        what: what names it, for the message.
+        what: the file or option that names it, for the message.
 
     Raises:
         ValueError: it is a directory, or there is none.

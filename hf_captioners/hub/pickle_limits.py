@@ -1,4 +1,4 @@
-"""Limits of untrusted pickles, checked before anything is built: instructions, memo, nesting and size.
+"""Limits on untrusted pickles (instructions, memo, nesting, size), checked before any object is built.
 
 A few hundred bytes can state a memo of gigabytes, or 60 levels of tuples that each hold the next one twice, whose hash
 takes forever. The check follows the instructions of a pickle, and for each object keeps its depth and its size,
@@ -25,7 +25,7 @@ MARK: Part = (-1, 0)
 
 
 def check_pickle(file: BinaryIO, max_steps: int = MAX_STEPS) -> None:
-    """Follow the instructions of a pickle to its end without building its objects.
+    """Check that a pickle exceeds no limit, by following its instructions without building objects.
 
     Args:
         file: the pickle, which is read up to the end of its last instruction.
@@ -66,7 +66,7 @@ def check_pickle(file: BinaryIO, max_steps: int = MAX_STEPS) -> None:
 
 
 def _next_instruction(file: BinaryIO) -> tuple[Any, int | None]:
-    """Return the next instruction, and its argument if that is a number."""
+    """Read the next instruction of a pickle; return it, and its argument if that is a number."""
     code = file.read(1)
     operation = CODES.get(code)
     if operation is None:
@@ -82,7 +82,7 @@ def _next_instruction(file: BinaryIO) -> tuple[Any, int | None]:
 
 
 def _taken(stack: list[Part], operation: Any) -> list[Part]:
-    """Remove from the stack, and return, what an instruction takes."""
+    """Pop the stack entries that an instruction consumes, and return them."""
     wanted = operation.stack_before
     parts: list[Part] = []
     if pickletools.markobject in wanted:

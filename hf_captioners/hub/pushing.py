@@ -1,4 +1,4 @@
-"""Pushing a complete checkpoint to the Hub in one commit."""
+"""Upload of a complete checkpoint to the Hub in one commit."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def push_checkpoint(
     with_handler: bool = False,
     card: str | None = None,
 ) -> CommitInfo:
-    """Push a saved captioner with its model card in one commit.
+    """Upload a saved captioner with its model card in one commit.
 
     The commit contains weights, configurations, processor, tokenizer, code and card. The repository is created if it
     is missing. Text that a person wrote into the local or the remote card is kept, see `merge_cards`. If nothing
@@ -115,7 +115,7 @@ def push_checkpoint(
 
 @contextmanager
 def complete_folder(directory: str, merge: bool = False) -> Iterator[str]:
-    """Yield the directory of a checkpoint that can be pushed.
+    """Context that yields a directory with all files of a checkpoint that is pushed.
 
     Args:
         directory: that directory, or `"default"`: the captioner that a package offers has no code, so it is saved into
@@ -144,7 +144,7 @@ def card_to_push(
     with_images: bool = False,
     rendered: str | None = None,
 ) -> str:
-    """Render the card of a repository and merge it with the cards of the directory and of the repository.
+    """Render the card of a repository, merged with the cards in the directory and on the Hub.
 
     Args:
         directory: directory of the checkpoint.
@@ -165,7 +165,7 @@ def card_to_push(
 
 
 def prepare_repository(api: HfApi, repo_id: str, private: bool | None, create_pr: bool) -> str:
-    """Find or create the repository.
+    """Create the repository if it does not exist; return its full name.
 
     Returns:
         Its full name.
@@ -194,7 +194,7 @@ def prepare_repository(api: HfApi, repo_id: str, private: bool | None, create_pr
 
 @contextmanager
 def explain_hub_errors(repo_id: str) -> Iterator[None]:
-    """Turn errors of the Hub into messages that state the remedy.
+    """Context that turns errors of the Hub into messages that state the remedy.
 
     Args:
         repo_id: name of the repository, for the messages.
@@ -241,7 +241,7 @@ def push_model(
     max_shard_size: int | str = "50GB",
     tags: list[str] | None = None,
 ) -> CommitInfo:
-    """Push a captioner with a model card. This is `push_to_hub` of every captioner of this library.
+    """Upload a captioner with a model card: the method `push_to_hub` of every captioner of this library.
 
     ```python
     model.push_to_hub("captioner", commit_message="First model")
@@ -283,6 +283,6 @@ def push_model(
 
 
 def has_processor(repo_id: str, revision: str | None, token: str | bool | None) -> bool:
-    """Return whether a repository contains a processor."""
+    """Return True if a repository contains a processor."""
     files: Any = HfApi(token=token).list_repo_files(repo_id, revision=revision)
     return any(name in files for name in PROCESSOR)

@@ -1,4 +1,4 @@
-"""Unpickling of untrusted files without running code.
+"""Unpickling of untrusted files without running code in them.
 
 A pickle is a program: it names functions and calls them. This unpickler accepts only the exact (module, name) pairs of
 the lists below, and resolves them to inert records instead of the real objects. Objects of other programs (network
@@ -19,7 +19,7 @@ from .pickle_limits import MAX_DEPTH, MAX_STEPS, check_pickle
 
 
 class UnsafePickleError(ValueError):
-    """A pickle names an object that is not on the list."""
+    """Error of a pickle that names an object outside the list of harmless ones."""
 
 
 class _Fixed(type):
@@ -30,7 +30,7 @@ class _Fixed(type):
 
 
 class Record(metaclass=_Fixed):
-    """Inert stand-in for an object: the name of its class, its constructor arguments and its attributes.
+    """Inert replacement of a pickled object: class name, constructor arguments and attributes.
 
     Attributes:
         source: `module.name` of the class.
@@ -52,11 +52,11 @@ class Record(metaclass=_Fixed):
         """Do nothing; `__new__` stores the arguments."""
 
     def __setstate__(self, state: Any) -> None:
-        """Store the attributes."""
+        """Store the attributes instead of setting them."""
         self.state = state
 
     def __hash__(self) -> int:
-        """Hash by identity, so that a record may be a key."""
+        """Hash by identity, so that a record can be a dictionary key."""
         return id(self)
 
     def __repr__(self) -> str:
@@ -65,18 +65,18 @@ class Record(metaclass=_Fixed):
 
 
 class PlainDict(dict, metaclass=_Fixed):
-    """Dictionary that replaces all dictionary classes; stored attributes are dropped."""
+    """Dictionary that replaces all dictionary classes in a pickle; further attributes are dropped."""
 
     def __init__(self, *arguments: Any) -> None:
         """Take items as a mapping or pairs; drop a default factory."""
         super().__init__(*(argument for argument in arguments if isinstance(argument, (dict, list, tuple))))
 
     def __setstate__(self, state: Any) -> None:
-        """Drop attributes."""
+        """Ignore attributes."""
 
 
 class _Function:
-    """Function that a pickle may call and cannot modify."""
+    """Wrapper of a function that a pickle may call but cannot modify."""
 
     __slots__ = ("_run",)
     _run: Any
@@ -92,14 +92,14 @@ class _Function:
 
 
 def _reconstruct(cls: Any, base: Any, state: Any) -> Any:
-    """Create an object, as protocols 0 and 1 do."""
+    """Create an inert object as pickle protocols 0 and 1 do (`copyreg._reconstructor`)."""
     if not (isinstance(cls, type) and issubclass(cls, (Record, PlainDict))):
         raise UnsafePickleError(f"it creates an object of {reprlib.repr(cls)}")
     return cls()
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """Encode bytes, as protocol 2 stores them."""
+    """Encode text to bytes as pickle protocol 2 stores them (`_codecs.encode`)."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise UnsafePickleError(f"it encodes {reprlib.repr(text):.40} as {reprlib.repr(encoding):.20}")
     return text.encode("latin1")
@@ -156,7 +156,7 @@ RECORDS = {
 
 
 def record_of(module: str, name: str) -> type[Record]:
-    """Create a class of inert records with the name of the original class."""
+    """Create a subclass of `Record` with the name of the original class."""
     return _Fixed(name, (Record,), {"source": f"{module}.{name}"})  # type: ignore[return-value]
 
 
@@ -185,7 +185,7 @@ class SafeUnpickler(pickle.Unpickler):
         self.file, self.max_steps = file, max_steps
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return the inert counterpart of a name.
+        """Return the inert counterpart of a class or function name.
 
         Raises:
             UnsafePickleError: the name is not on the list.
@@ -204,7 +204,7 @@ class SafeUnpickler(pickle.Unpickler):
         )
 
     def read(self) -> Any:
-        """Read the object.
+        """Read the pickled object.
 
         Raises:
             UnsafePickleError: a name is not on the list.
@@ -250,7 +250,7 @@ def read_pickle(
 
 
 def plain_value(value: Any) -> Any:
-    """Convert scalars of numpy to numbers of Python, at any depth of dictionaries, lists and tuples.
+    """Convert numpy scalars to Python numbers, inside dictionaries, lists and tuples too.
 
     What occurs several times is converted once.
 
@@ -296,7 +296,7 @@ def _has_text(kind: Record) -> bool:
 
 
 def program_dictionary(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary.
+    """Read a pickled dictionary that another program wrote.
 
     Raises:
         ValueError: the file contains a different type.

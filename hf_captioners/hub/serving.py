@@ -1,4 +1,4 @@
-"""Serving of a captioner on the Hub: a Gradio Space and the handler of an Inference Endpoint."""
+"""Deployment of a captioner on the Hub: Gradio Space, and request handler of an Inference Endpoint."""
 
 import os
 import re
@@ -20,7 +20,7 @@ WARNING = " Not a medical device: captions of X-rays are not findings."
 
 
 def require_servable(directory: str | os.PathLike[str]) -> None:
-    """Check that a checkpoint captions images with the code that it contains.
+    """Raise an error unless a checkpoint captions images with the code that it contains.
 
     Args:
         directory: directory of the checkpoint.
@@ -40,12 +40,12 @@ def require_servable(directory: str | os.PathLike[str]) -> None:
 
 
 def endpoint_handler() -> str:
-    """Return the code of `handler.py`, which Inference Endpoints load from the repository."""
+    """Return the source of `handler.py`, which Inference Endpoints load from the repository."""
     return _template("endpoint_handler.py")
 
 
 def space_files(directory: str | os.PathLike[str], repo_id: str, endpoint: str) -> dict[str, str]:
-    """Render the files of a Space.
+    """Render the files of a Space, by name.
 
     Args:
         directory: directory of the captioner.
@@ -72,9 +72,9 @@ def space_files(directory: str | os.PathLike[str], repo_id: str, endpoint: str) 
 
 
 def space_requirements() -> list[str]:
-    """Return the packages that the remote code needs, with the lower bounds of this library."""
-    known = {re.split(r"[^\w.-]", line)[0]: line for line in requires("hf-captioners") or () if ";" not in line}
-    return [known[name] for name in SPACE_PACKAGES]
+    """Return the packages that a checkpoint's code needs, with the lower bounds of this library."""
+    requirements = {re.split(r"[^\w.-]", line)[0]: line for line in requires("hf-captioners") or () if ";" not in line}
+    return [requirements[name] for name in SPACE_PACKAGES]
 
 
 def push_space(

@@ -1,4 +1,4 @@
-"""Reading of both formats of `torch.save` without running code.
+"""Reader of both formats of `torch.save` that runs no code of the file.
 
 Tensors become descriptions. Each is checked before any data is read: a tensor must lie within its storage.
 """
@@ -57,7 +57,7 @@ RECORDS = frozenset((module, name) for module in ("torch", "torch.cuda") for nam
 
 @dataclass(frozen=True)
 class Storage:
-    """Storage of one dtype in the file: `length` elements from element `shift` on."""
+    """Storage of tensors of one dtype in the file: `length` elements from element `shift` on."""
 
     dtype: torch.dtype
     key: str
@@ -67,7 +67,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """View of a storage.
+    """Tensor in the file: its storage, offset, shape and strides.
 
     Attributes:
         storage, offset, size, stride: as in torch, in elements.
@@ -79,7 +79,7 @@ class TensorDescription:
     stride: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check that the view lies within its storage."""
+        """Check that the tensor lies within its storage."""
         numbers = (self.offset, *self.size, *self.stride)
         if len(self.size) != len(self.stride) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             shown = reprlib.repr((self.size, self.stride, self.offset))
@@ -92,7 +92,7 @@ class TensorDescription:
 
 @dataclass(frozen=True)
 class TorchFile:
-    """Content of a file of `torch.save`.
+    """Content of a file written by `torch.save`; tensors are read on request.
 
     Attributes:
         content: dictionaries, lists and records, with a `TensorDescription` in place of each tensor.
@@ -133,14 +133,18 @@ class TorchFile:
                 found_tensors = dict(module_tensors(part))
             except ValueError as error:
                 raise ValueError(f"{self.place}: {error}.") from error
-            return {name: self.tensor(found) for name, found in found_tensors.items()}
+            return {name: self.tensor(description) for name, description in found_tensors.items()}
         if not isinstance(part, dict) or not all(isinstance(name, str) for name in part):
             raise ValueError(f"{self.place}: expected a `state_dict` or a module, got {type(part).__name__}")
-        return {name: self.tensor(found) for name, found in part.items() if isinstance(found, TensorDescription)}
+        return {
+            name: self.tensor(description)
+            for name, description in part.items()
+            if isinstance(description, TensorDescription)
+        }
 
 
 def module_tensors(module: Record) -> Iterator[tuple[str, TensorDescription]]:
-    """Yield (name, tensor) of the parameters and buffers of a pickled module and its submodules.
+    """Yield name and description of the parameters and buffers of a pickled module and its submodules.
 
     Raises:
         ValueError: a module contains itself or too many others.
@@ -153,25 +157,25 @@ def module_tensors(module: Record) -> Iterator[tuple[str, TensorDescription]]:
         if depth > MAX_DEPTH or visited > MAX_MODULES:
             raise ValueError(f"its modules are nested more than {MAX_DEPTH} levels deep, or more than {MAX_MODULES:,}")
         for group in ("_parameters", "_buffers"):
-            for name, found in _named_parts(part, group):
-                if isinstance(found, TensorDescription):
-                    yield f"{prefix}{name}", found
-        inner = [(name, found) for name, found in _named_parts(part, "_modules") if isinstance(found, Record)]
-        waiting += [(f"{prefix}{name}.", found, depth + 1) for name, found in reversed(inner)]
+            for name, value in _named_parts(part, group):
+                if isinstance(value, TensorDescription):
+                    yield f"{prefix}{name}", value
+        inner = [(name, value) for name, value in _named_parts(part, "_modules") if isinstance(value, Record)]
+        waiting += [(f"{prefix}{name}.", value, depth + 1) for name, value in reversed(inner)]
 
 
 def _named_parts(module: Record, group: str) -> list[tuple[Any, Any]]:
-    found = module_attribute(module, group, {})
-    return list(found.items()) if isinstance(found, dict) else []
+    parts = module_attribute(module, group, {})
+    return list(parts.items()) if isinstance(parts, dict) else []
 
 
 def module_attribute(module: Record, name: str, default: Any = None) -> Any:
-    """Return an attribute of a pickled module."""
+    """Return an attribute of a pickled module, or a default."""
     return module.state.get(name, default) if isinstance(module.state, dict) else default
 
 
 class TorchUnpickler(SafeUnpickler):
-    """Unpickler for `torch.save`; `records` are the classes of the program that saved the file."""
+    """Unpickler for `torch.save`; classes of the program that saved the file become inert records."""
 
     def __init__(self, file: BinaryIO, place: str, records: frozenset[tuple[str, str]]) -> None:
         functions = {
@@ -184,7 +188,7 @@ class TorchUnpickler(SafeUnpickler):
         self.types: dict[str, torch.dtype] = {}  # dtypes of storages by key
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return a storage or, in the older format, the class of a module; stored source code is not read."""
+        """Return the storage, or in the older format the module class, that a persistent id refers to."""
         if isinstance(pid, tuple) and len(pid) >= 2 and pid[0] == "module":
             return pid[1]
         if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
@@ -212,7 +216,7 @@ def _describe(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Ten
 
 
 def read_torch_file(path: str | os.PathLike[str], records: frozenset[tuple[str, str]] = frozenset()) -> TorchFile:
-    """Read a file of `torch.save`.
+    """Read a file written by `torch.save`.
 
     Args:
         path: the file.
@@ -256,7 +260,7 @@ def _read_zip(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in errors of the zip format."""
+    """Context that adds the file's name to errors of the zip format."""
     try:
         yield
     except FileNotFoundError:
@@ -266,7 +270,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse archives that state more bytes than the file has, except for a moderate compression."""
+    """Reject zip archives that decompress to far more bytes than the file has."""
     size = path.stat().st_size
     packed = sum(entry.file_size for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED)
     if packed > max(DEFLATED_FLOOR, DEFLATED_RATIO * size):
@@ -280,7 +284,7 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def _read_sequence(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile:
-    """Read the format of torch before 1.6: five pickles, of which the fourth is the object, then the storages."""
+    """Read the format of torch before 1.6: five pickles (the fourth is the object), then the storages."""
     places: dict[str, tuple[int, int]] = {}
     size = path.stat().st_size
     with open(path, "rb") as file:

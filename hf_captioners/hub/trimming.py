@@ -1,4 +1,4 @@
-"""Captioners with the tokens that captions need: rows of embedding and head, and the tokenizer, trimmed together."""
+"""Vocabulary trimming: keep only the tokens that captions need, in embedding, head and tokenizer."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ OTHER_TOKENS = ("sequence_bias", "force_words_ids", "forced_decoder_ids", "const
 
 @dataclass(frozen=True)
 class TrimmedCaptioner:
-    """Result of `write_trimmed_captioner`.
+    """Trimmed captioner's folder and sizes before and after; result of `write_trimmed_captioner`.
 
     Args:
         folder: directory of the trimmed captioner.
@@ -47,7 +47,7 @@ class TrimmedCaptioner:
 def write_trimmed_captioner(
     source: str | None, captions: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]
 ) -> TrimmedCaptioner:
-    """Save a captioner with the tokens that the captions of files need, see `trim_vocabulary`.
+    """Save a captioner with only the tokens that the captions of files need, see `trim_vocabulary`.
 
     Args:
         source: directory or name of the captioner; None or `"default"`: the one that an installed package offers.
@@ -72,7 +72,7 @@ def write_trimmed_captioner(
         trimmed_processor.save_pretrained(folder)
         replace(facts, vocabulary=kept if facts.evaluations else kept.partition(";")[0]).save(folder)
         write_card(folder, Path(output).resolve().name)
-    parameters = tuple(sum(weight.numel() for weight in one.parameters()) for one in (model, trimmed))
+    parameters = tuple(sum(weight.numel() for weight in captioner.parameters()) for captioner in (model, trimmed))
     return TrimmedCaptioner(Path(output), len(texts), sizes, parameters)
 
 
@@ -123,7 +123,7 @@ def trim_vocabulary(model: Any, processor: Any, captions: Iterable[str]) -> tupl
 
 
 def tokenizer_content(tokenizer: Any) -> dict[str, Any]:
-    """Return the content of `tokenizer.json`.
+    """Return the parsed content of `tokenizer.json`.
 
     Raises:
         ValueError: it is not one of words or of byte pairs.
@@ -140,7 +140,7 @@ def tokenizer_content(tokenizer: Any) -> dict[str, Any]:
 
 
 def config_tokens(model: Any) -> Iterator[tuple[str, list[int]]]:
-    """Yield the fields of the configurations that name tokens, with the ids of these.
+    """Yield each configuration field of token ids, with these ids.
 
     Raises:
         ValueError: the generation configuration names tokens in a form that cannot be trimmed.
@@ -159,13 +159,13 @@ def config_tokens(model: Any) -> Iterator[tuple[str, list[int]]]:
 
 
 def configs_of(model: Any) -> list[Any]:
-    """Return the configurations with ids of tokens: of the captioner, of its language model, of decoding."""
+    """Return the configurations that hold token ids: captioner, language model and generation."""
     text = model.config.get_text_config()
     return [model.config, *([text] if text is not model.config else []), model.generation_config]
 
 
 def closed_under_merges(tokenizer_model: Mapping[str, Any], needed: Collection[int]) -> list[int]:
-    """Return needed tokens, tokens that they are merged from, and tokens that no merge makes, in ascending order.
+    """Add to the needed tokens those that they are merged from, and those that no merge makes; return sorted ids.
 
     Args:
         tokenizer_model: entry `model` of `tokenizer.json`.
@@ -187,21 +187,21 @@ def closed_under_merges(tokenizer_model: Mapping[str, Any], needed: Collection[i
 
 
 def merged(pair: Sequence[str], tokenizer_model: Mapping[str, Any]) -> str:
-    """Return the token that byte-pair encoding makes of two."""
+    """Return the token that byte-pair encoding makes of a pair."""
     return pair[0] + pair[1].removeprefix(tokenizer_model.get("continuing_subword_prefix") or "")
 
 
 def require_in_vocabulary(
     named: Mapping[str, Sequence[int]], kept: Sequence[int], content: Mapping[str, Any], size: int
 ) -> None:
-    """Check that the embedding has a row for each token, and the tokenizer knows the tokens of the configuration.
+    """Check that the embedding has a row for each token, and that the tokenizer has the configuration's tokens.
 
     Raises:
         ValueError: it is not so.
     """
-    known = {*content["model"]["vocab"].values(), *(entry["id"] for entry in content["added_tokens"])}
+    tokenizer_ids = {*content["model"]["vocab"].values(), *(entry["id"] for entry in content["added_tokens"])}
     for name, tokens in named.items():
-        if unknown := [token for token in tokens if token not in known]:
+        if unknown := [token for token in tokens if token not in tokenizer_ids]:
             raise ValueError(
                 f"`{name}` has {unknown[0]}, which the tokenizer does not know: it is of another captioner."
             )
@@ -212,7 +212,7 @@ def require_in_vocabulary(
 
 
 def trimmed_model(model: Any, places: Mapping[int, int]) -> Any:
-    """Return a captioner with these rows of embedding and head.
+    """Return a copy of a captioner with only these rows of embedding and head.
 
     Args:
         model: the captioner.
@@ -221,8 +221,8 @@ def trimmed_model(model: Any, places: Mapping[int, int]) -> Any:
     config = copy.deepcopy(model.config)
     generation = copy.deepcopy(model.generation_config)
     smaller_configs = [config, config.get_text_config(), generation]
-    for one in {id(one): one for one in smaller_configs}.values():
-        renumber(one, places)
+    for token_config in {id(token_config): token_config for token_config in smaller_configs}.values():
+        renumber(token_config, places)
     config.get_text_config().vocab_size = len(places)
     smaller = type(model)(config).to(model.dtype)
     rows = torch.tensor(list(places))
@@ -237,21 +237,23 @@ def trimmed_model(model: Any, places: Mapping[int, int]) -> Any:
 
 
 def renumber(config: Any, places: Mapping[int, int]) -> None:
-    """Replace the ids of tokens in a configuration."""
+    """Replace the token ids in a configuration by their new numbers."""
     for name, value in list(vars(config).items()):
         if not value and value != 0:
             continue
         if name.endswith(("_token_id", "_token_ids")):
-            setattr(config, name, [places.get(one, -1) for one in value] if isinstance(value, list) else places[value])
+            setattr(
+                config, name, [places.get(token, -1) for token in value] if isinstance(value, list) else places[value]
+            )
         elif name in FORBIDDEN_TOKENS:
-            setattr(config, name, [places[one] for one in value if one in places])
+            setattr(config, name, [places[token] for token in value if token in places])
         elif name == "bad_words_ids":
-            known = [words for words in value if all(one in places for one in words)]
-            setattr(config, name, [[places[one] for one in words] for words in known] or None)
+            kept_words = [words for words in value if all(token in places for token in words)]
+            setattr(config, name, [[places[token] for token in words] for words in kept_words] or None)
 
 
 def trimmed_processor(processor: Any, content: dict[str, Any], places: Mapping[int, int]) -> Any:
-    """Return a processor whose tokenizer has these tokens.
+    """Return a copy of a processor whose tokenizer has only these tokens.
 
     Args:
         processor: the processor.
@@ -260,9 +262,9 @@ def trimmed_processor(processor: Any, content: dict[str, Any], places: Mapping[i
     """
     content = copy.deepcopy(content)
     part = content["model"]
-    known = part["vocab"] = {text: places[token] for text, token in part["vocab"].items() if token in places}
+    vocabulary = part["vocab"] = {text: places[token] for text, token in part["vocab"].items() if token in places}
     if "merges" in part:
-        part["merges"] = [pair for pair in part["merges"] if {*pair, merged(pair, part)} <= known.keys()]
+        part["merges"] = [pair for pair in part["merges"] if {*pair, merged(pair, part)} <= vocabulary.keys()]
     content["padding"] = None  # it has an id; processors of captioners pad themselves
     content["added_tokens"] = [entry | {"id": places[entry["id"]]} for entry in content["added_tokens"]]
     for special in (content["post_processor"] or {}).get("special_tokens", {}).values():

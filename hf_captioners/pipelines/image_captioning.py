@@ -1,4 +1,4 @@
-"""The `image-captioning` pipeline: captions of images, without a prompt.
+"""Pipeline `image-captioning`: captions of images without a prompt.
 
 It supports the captioners of this library and those of transformers, see `COMPARED` in `instructed_checks.py`.
 Checkpoints contain a copy of this file and of `image_reading.py`, so `pipeline(model=directory,
@@ -147,7 +147,7 @@ class ImageCaptioningPipeline(Pipeline):
     def pack_weights(
         self, weights: str | None = None, drop_plain: bool = False, *, one_at_a_time: bool = False
     ) -> None:
-        """Generate with packed weights on a CPU.
+        """Pack the model's weights for faster generation on a CPU.
 
         Args:
             weights: see `packed_weights` of the class; None keeps those that the captioner has.
@@ -174,7 +174,7 @@ class ImageCaptioningPipeline(Pipeline):
 
     @property
     def _is_native(self) -> bool:
-        """Whether the processor is one of this library, which encodes regions and prompts."""
+        """True if the processor is one of this library, which encodes regions and prompts."""
         return is_native_processor(self.processor)
 
     def _sanitize_parameters(
@@ -202,7 +202,7 @@ class ImageCaptioningPipeline(Pipeline):
         return reading, {**scoring, **drawing, **(generate_kwargs or {}), **options}, scoring
 
     def __call__(self, images: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Caption one or several images, see the class."""
+        """Caption one or several images; for the arguments see the class."""
         if isinstance(images, tuple) or (isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == 4):
             images = list(images)
         elif hasattr(images, "column_names"):
@@ -218,7 +218,7 @@ class ImageCaptioningPipeline(Pipeline):
         return super().__call__(images, **kwargs)
 
     def _with_confidence(self, images: Any, mode: str, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Caption images with their confidence, which code of this library computes."""
+        """Caption images, and estimate the confidence of each caption."""
         try:
             module = importlib.import_module(CONFIDENCE)
         except ImportError as error:
@@ -237,7 +237,7 @@ class ImageCaptioningPipeline(Pipeline):
         timeout: float | None = None,
         max_bytes: float | None = None,
     ) -> dict[str, Any]:
-        """Prepare one image; `_forward` encodes the prompts of a batch together."""
+        """Decode and prepare one image; `_forward` encodes the prompts of a batch together."""
         if isinstance(inputs, dict):
             item = inputs
         else:
@@ -283,7 +283,7 @@ class ImageCaptioningPipeline(Pipeline):
         return self.preprocess(image, **self._preprocess_params | self._sanitize_parameters(**options)[0])
 
     def require_instruction_read(self, instruction: str | None) -> None:
-        """Check that a captioner which is given an instruction reads one.
+        """Raise an error if an instruction is passed to a captioner that reads none.
 
         Raises:
             ValueError: it does not.
@@ -297,11 +297,11 @@ class ImageCaptioningPipeline(Pipeline):
             )
 
     def with_instruction(self, item: dict[str, Any], instruction: str) -> dict[str, Any]:
-        """Return an item of `prepare` of a model that follows instructions, with another instruction."""
+        """Replace the instruction in an item of `prepare` (models that follow instructions)."""
         return item | {"requests": Wrapped(item["requests"].value._replace(instruction=instruction))}
 
     def join_prepared(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Encode items of models that follow instructions as one batch, which other processes can do.
+        """Encode prepared items as one batch, for models that follow instructions; can run in a worker process.
 
         Args:
             items: results of `prepare`.
@@ -321,10 +321,10 @@ class ImageCaptioningPipeline(Pipeline):
 
     def _encoded(self, requests: list[Any]) -> list[Any]:
         encoded = [self.instructed.encode(run) for run in self.instructed.runs(requests)]
-        return [one._replace(tensors=in_dtype(one.tensors, self.dtype)) for one in encoded]
+        return [request._replace(tensors=in_dtype(request.tensors, self.dtype)) for request in encoded]
 
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
-        """Caption images that are prepared, as one batch.
+        """Caption prepared images as one batch.
 
         Args:
             items: one or more results of `prepare`, or the result of `join_prepared`.
@@ -352,7 +352,7 @@ class ImageCaptioningPipeline(Pipeline):
             return [{"error": str(error)}]
 
     def _encode_views(self, views: list[Any]) -> Any:
-        """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""
+        """Encode a study as `views` `[1, V, C, H, W]`; a batch pads `views`, unlike `pixel_values`, to equal V."""
         encoded = self.processor(images=[views], return_tensors="pt")
         pixel_values = encoded.pop("pixel_values")
         several = pixel_values.ndim == 5
@@ -448,7 +448,7 @@ class ImageCaptioningPipeline(Pipeline):
         return {name: torch.tensor([[start, *row, *last] for row in rows])}
 
     def _end_ids(self, options: dict[str, Any]) -> list[int]:
-        """Return the ids of the end tokens of this call."""
+        """Return the end token ids of this call."""
         part = self.model if self.instructed is None else self.instructed.generating_part(self.model)
         config = options.get("generation_config") or part.generation_config
         ends = options.get("eos_token_id", config.eos_token_id)
@@ -463,7 +463,7 @@ class ImageCaptioningPipeline(Pipeline):
         return_token_scores: bool = False,
         return_ended: bool = False,
     ) -> list[dict[str, Any]]:
-        """Decode the sequences `[1, n, L]` of one image into n records."""
+        """Decode the sequences `[1, n, L]` of one image to n records."""
         sequences = model_outputs["sequences"][0]
         if self.instructed is not None:
             beginnings = model_outputs["beginnings"]  # a batch of transformers' pipeline is taken apart to one text
@@ -490,7 +490,7 @@ class ImageCaptioningPipeline(Pipeline):
         return records
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save model, processor and this pipeline; `pipeline(model=directory, trust_remote_code=True)` loads them.
+        """Save model, processor and pipeline; `pipeline(model=directory, trust_remote_code=True)` loads them.
 
         Args:
             save_directory: directory, created if it is missing.
@@ -503,14 +503,14 @@ class ImageCaptioningPipeline(Pipeline):
 
 
 class Wrapped:
-    """A value that the collation of transformers passes through unchanged."""
+    """Wrapper of a value that the collation of transformers then passes through unchanged."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def in_dtype(batch: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """Return a batch with floating-point tensors in `dtype`; boxes stay in float32, see `RegionFeatures`."""
+    """Convert the floating-point tensors of a batch to `dtype`; boxes stay in float32, see `RegionFeatures`."""
     return {
         name: values.to(dtype) if values.is_floating_point() and name != "region_boxes" else values
         for name, values in batch.items()
@@ -518,22 +518,22 @@ def in_dtype(batch: Any, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def is_native_processor(processor: Any) -> bool:
-    """Return whether a processor is one of this library, which encodes regions, prompts and captions itself."""
+    """Return True if a processor is one of this library, which encodes regions, prompts and captions."""
     return hasattr(processor, "encode_prompts") and hasattr(processor, "encode_captions")
 
 
 def is_blip(model: Any) -> bool:
-    """Return whether a model is transformers' BLIP, whose `generate` has its own rules for special tokens."""
+    """Return True if a model is transformers' BLIP, whose `generate` has its own rules for special tokens."""
     return bool(model.config.model_type == "blip")
 
 
 def has_own_code(model: Any) -> bool:
-    """Return whether the code of a model is that of a checkpoint."""
+    """Return True if a model's code comes from its checkpoint."""
     return type(model).__module__.startswith("transformers_modules.")
 
 
 def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
-    """Return the ids with which a captioner of transformers begins and ends captions.
+    """Return the special token ids with which a captioner of transformers begins and ends captions.
 
     Args:
         model: a captioner of transformers.
@@ -556,7 +556,7 @@ def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
 
 
 def batch_seed(seed: int, inputs: Mapping[str, torch.Tensor]) -> int:
-    """Return the seed of a batch, by a seed and its inputs: it depends neither on other batches nor on their order."""
+    """Return a seed derived from `seed` and a batch's inputs, independent of other batches and of their order."""
     digest = hashlib.blake2b(str(seed).encode(), digest_size=7)
     for name, values in sorted(inputs.items()):
         digest.update(f"{name} {tuple(values.shape)}".encode())
@@ -566,7 +566,7 @@ def batch_seed(seed: int, inputs: Mapping[str, torch.Tensor]) -> int:
 
 @contextmanager
 def seeded(seed: int | None, inputs: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Draw the random numbers of a batch by a seed inside; torch goes on with its own afterwards.
+    """Context with a batch's own random numbers; torch's state is restored afterwards.
 
     Args:
         seed: see `batch_seed`; None: the random numbers are those of torch.
@@ -606,20 +606,20 @@ def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _after_end(generated: torch.Tensor, end_ids: list[int]) -> torch.Tensor:
-    """Return a mask `[N, T]` that is True after the first end token of each row."""
+    """Return a mask `[N, T]`, True after the first end token of each row."""
     is_end = torch.isin(generated, torch.tensor(end_ids, device=generated.device, dtype=generated.dtype)).long()
     return is_end.cumsum(dim=-1) - is_end > 0
 
 
 def fetch(source: Any, timeout: float | None = None, max_bytes: float | None = None) -> Any:
-    """Download an `http(s)` URL, see `download_image`; return anything else unchanged."""
+    """Download an image if it is an `http(s)` URL, see `download_image`; return anything else unchanged."""
     if not (isinstance(source, str) and source.startswith(("http://", "https://"))):
         return source
     return download_image(source, timeout, max_bytes)
 
 
 def upright_rgb(source: Any) -> Any:
-    """Read an image for the processors of transformers, see `read_image`.
+    """Read an image as upright RGB for the processors of transformers, see `read_image`.
 
     Arrays with channels and tensors are returned unchanged.
 
@@ -633,7 +633,7 @@ def upright_rgb(source: Any) -> Any:
 
 
 def _column_of_images(rows: Any) -> Iterator[Any]:
-    """Iterate over the column `image` (or `images`, several views) of a `datasets.Dataset`."""
+    """Iterate over the images of a `datasets.Dataset`: column `image`, or `images` for several views."""
     names = ["image"] if rows.column_names is None else [n for n in ("image", "images") if n in rows.column_names]
     if not names:
         raise ValueError(
@@ -653,7 +653,7 @@ def register_pipeline() -> None:
 
 
 def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
-    """Add this pipeline to a saved checkpoint: its code, and its entry in config.json.
+    """Add this pipeline's code, and its entry in config.json, to a saved checkpoint.
 
     Args:
         directory: directory with config.json.

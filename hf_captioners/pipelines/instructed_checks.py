@@ -1,4 +1,4 @@
-"""Checks of image-to-text models whose family was not compared with transformers, before their first caption.
+"""Checks of image-to-text models that were not compared with transformers, before their first caption.
 
 A model passes if its inputs hold the image, its logits depend on it, and padding changes nothing. The result is kept
 in the cache, by a digest of the checkpoint.
@@ -33,7 +33,7 @@ SHORT, LONG = "Describe this image.", "Describe this image in one long sentence,
 
 
 def inputs_of(model: Any, processor: Any, has_own_code: bool) -> tuple[InstructedInputs, bool]:
-    """Return what makes the inputs of a model, and whether the model is unverified.
+    """Return the `InstructedInputs` of a model, and True if its family was not compared with transformers.
 
     Args:
         model: an image-to-text model that does not read an image alone.
@@ -56,7 +56,7 @@ def inputs_of(model: Any, processor: Any, has_own_code: bool) -> tuple[Instructe
 
 
 def require_consistent(model: Any, instructed: InstructedInputs) -> None:
-    """Check a model, or read the result of an earlier check of the same checkpoint.
+    """Raise an error unless a model passes the checks; results are cached per checkpoint.
 
     Args:
         model: the model, on its device.
@@ -79,7 +79,7 @@ def require_consistent(model: Any, instructed: InstructedInputs) -> None:
 
 
 def keep_result(path: Path, result: dict[str, Any]) -> None:
-    """Write a result; a cache that cannot be written costs a repeated check."""
+    """Store the result of a check; a cache that cannot be written only costs a repeated check."""
     partial = path.with_name(f".{path.name}-{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def keep_result(path: Path, result: dict[str, Any]) -> None:
 
 
 def digest_of(model: Any, instructed: InstructedInputs) -> str:
-    """Return a digest of the configuration, the processor and some values of each weight of a checkpoint."""
+    """Return a digest of a checkpoint: configuration, processor and some values of each weight."""
     processor = instructed.processor.to_dict() if hasattr(instructed.processor, "to_dict") else {}
     settings = [VERSION, model.config.to_dict(), processor, instructed.settings(None), str(model.dtype)]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -108,7 +108,7 @@ def noise_image(seed: int) -> PIL.Image.Image:
 
 
 def fault_of(model: Any, instructed: InstructedInputs) -> str | None:
-    """Return what is wrong with a model; None if it passes."""
+    """Return a sentence on the first check that a model fails; None if it passes all."""
     first, second = (CaptionRequest(noise_image(seed), SHORT) for seed in (0, 1))
     longer = CaptionRequest(second.image, LONG)
     try:
@@ -131,7 +131,7 @@ def fault_of(model: Any, instructed: InstructedInputs) -> str | None:
 
 
 def fault_of_inputs(instructed: InstructedInputs, request: CaptionRequest) -> str | None:
-    """Return what is wrong with the inputs of an image; None if they are right."""
+    """Return a sentence on what is wrong with the encoded inputs of an image; None if they are right."""
     ids = instructed.encode([request]).tensors.get("input_ids")
     if ids is None:
         return "its processor makes no `input_ids`"
@@ -145,7 +145,7 @@ def fault_of_inputs(instructed: InstructedInputs, request: CaptionRequest) -> st
 
 @torch.no_grad()
 def logits_of(model: Any, instructed: InstructedInputs, requests: list[CaptionRequest]) -> torch.Tensor:
-    """Return the logits `[B, STEPS, V]` of the first tokens that are generated."""
+    """Return the logits `[B, STEPS, V]` of the first generated tokens."""
     tensors = {
         name: values.to(model.device, model.dtype) if values.is_floating_point() else values.to(model.device)
         for name, values in instructed.encode(requests).tensors.items()
@@ -158,5 +158,5 @@ def logits_of(model: Any, instructed: InstructedInputs, requests: list[CaptionRe
 
 
 def difference(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Return the largest difference of logits; those that are infinite in both are equal."""
+    """Return the largest absolute difference of logits; entries that are infinite in both count as equal."""
     return float((first - second).nan_to_num(0.0).abs().max())

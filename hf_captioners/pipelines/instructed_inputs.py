@@ -1,4 +1,4 @@
-"""Inputs of image-to-text models of transformers that caption by an instruction, and the text of what they generate.
+"""Inputs of image-to-text models of transformers that caption by an instruction, and decoding of their output.
 
 One class serves all of them, through the whole processor of a checkpoint: parts of a processor make other inputs than
 the processor does. Models with a chat template differ in nothing else; `PROMPTS` has the families without one.
@@ -21,7 +21,7 @@ NO_TOKEN = -1  # before shorter sequences
 
 @dataclass(frozen=True)
 class PromptForm:
-    """The text that the models of a family without a chat template read beside an image.
+    """Prompt of a model family without a chat template.
 
     Args:
         text: the text, with `{}` in place of the instruction. None: the processor reads images alone, or writes the
@@ -83,11 +83,11 @@ THINKING_MARKS = (
 
 
 class UnfinishedThoughtError(ValueError):
-    """The model was still thinking aloud when its last token was generated."""
+    """Error of a model that still thought aloud when its last token was generated."""
 
 
 class CaptionRequest(NamedTuple):
-    """An image, the instruction about it, and the beginning of its caption.
+    """Image, instruction about it, and beginning of its caption.
 
     Args:
         image: the image, upright RGB.
@@ -101,7 +101,7 @@ class CaptionRequest(NamedTuple):
 
 
 class EncodedRequests(NamedTuple):
-    """The model inputs of B requests.
+    """Model inputs of B requests.
 
     Args:
         tensors: inputs of `generate()` by name.
@@ -113,7 +113,7 @@ class EncodedRequests(NamedTuple):
 
 
 class InstructedInputs:
-    """Converts images and instructions to model inputs, and generated tokens to captions.
+    """Converter of images and instructions to model inputs, and of generated tokens to captions.
 
     It keeps no reference to the model, so it can be pickled for processes that prepare images.
 
@@ -153,28 +153,28 @@ class InstructedInputs:
 
     @property
     def default_instruction(self) -> str:
-        """The instruction of requests that have none."""
+        """Instruction for requests without one."""
         return DEFAULT_INSTRUCTION if self.form is None else self.form.instruction
 
     @property
     def marks(self) -> frozenset[str]:
-        """Texts of special tokens and of placeholders of images, which values of fields must not have."""
+        """Texts of special tokens and image placeholders, which values in instructions must not contain."""
         tokenizer = self.processor.tokenizer
         return frozenset([*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(list(self.placeholders))])
 
     @staticmethod
     def request(image: Any, instruction: str | None, beginning: str) -> CaptionRequest:
-        """Return a request, see `CaptionRequest`."""
+        """Build a `CaptionRequest`."""
         return CaptionRequest(image, instruction, beginning)
 
     @staticmethod
     def join(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Join what the pipeline computed of several batches, see `joined_outputs`."""
+        """Join the outputs of several batches, see `joined_outputs`."""
         return joined_outputs(outputs)
 
     @staticmethod
     def generating_part(model: Any) -> Any:
-        """Return the part of a model that generates, see the function of this name."""
+        """Return the submodule that generates, see the function `generating_part`."""
         return generating_part(model)
 
     @property
@@ -185,7 +185,7 @@ class InstructedInputs:
         return bool(getattr(self.processor.image_processor, "is_vqa", False))
 
     def require_instruction_read(self, instruction: str | None) -> None:
-        """Check that a model which is given an instruction reads one.
+        """Raise an error if an instruction is passed to a model that reads none.
 
         Raises:
             ValueError: it does not.
@@ -197,7 +197,7 @@ class InstructedInputs:
             )
 
     def runs(self, requests: Sequence[CaptionRequest]) -> list[list[CaptionRequest]]:
-        """Return requests in batches that `encode` takes.
+        """Split requests into batches for `encode`.
 
         Models without a chat template put padding between the image and a shorter text, with which some of them
         compute other logits: their batches have equal texts.
@@ -207,7 +207,7 @@ class InstructedInputs:
         return [list(run) for _, run in groupby(requests, lambda request: request[1:])]
 
     def encode(self, requests: Sequence[CaptionRequest]) -> EncodedRequests:
-        """Return the inputs of a batch, rows padded as the model needs it.
+        """Encode a batch of requests, rows padded as the model needs it.
 
         Args:
             requests: one of `runs`.
@@ -231,7 +231,7 @@ class InstructedInputs:
         return EncodedRequests(tensors, beginnings)
 
     def _chat_inputs(self, images: Sequence[Any], instructions: Sequence[str], beginnings: Sequence[str]) -> Any:
-        """Return the inputs of the chat template, which is asked to continue the beginning of an answer if any."""
+        """Encode requests by the chat template; an answer that has begun is continued."""
         prefilled = any(beginnings) and not self.is_encoder_decoder
         chats = []
         for image, instruction, beginning in zip(images, instructions, beginnings, strict=True):
@@ -257,11 +257,11 @@ class InstructedInputs:
         )
 
     def _template_options(self) -> dict[str, Any]:
-        """Return the variables of the template: a model that may think aloud or not captions at once."""
+        """Return template variables that switch thinking aloud off, where the model has the choice."""
         return {"enable_thinking": False} if "enable_thinking" in (self.template or "") else {}
 
     def rendered_turns(self, instruction: str, answer: str | None = None) -> str:
-        """Return the text of the chat template for an image and an instruction.
+        """Render the chat template for an image, an instruction and perhaps an answer.
 
         Args:
             instruction: what the model is asked.
@@ -283,7 +283,7 @@ class InstructedInputs:
         return str(self.processor.apply_chat_template(chat, **options))
 
     def _renders_lists(self) -> bool:
-        """Return whether the template renders contents that are lists of an image and a text; older ones do not."""
+        """Return True if the template renders message contents as lists; older ones need text."""
         text = {"type": "text", "text": DEFAULT_INSTRUCTION}
         try:
             rendered, without_image = self._rendered([{"type": "image"}, text]), self._rendered([text])
@@ -294,7 +294,7 @@ class InstructedInputs:
     def _plain_inputs(
         self, form: PromptForm, images: Sequence[Any], instructions: Sequence[str], beginnings: Sequence[str]
     ) -> Any:
-        """Return the inputs of a family without a chat template."""
+        """Encode requests of a family without a chat template."""
         given: dict[str, Any] = {"images": list(images), "return_tensors": "pt"}
         if form.text is not None:
             texts = [form.text.format(instruction) for instruction in instructions]
@@ -306,7 +306,7 @@ class InstructedInputs:
         return self.processor(**given)
 
     def _with_tokens(self, tensors: dict[str, torch.Tensor], beginnings: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Add the tokens of the beginnings of captions: to the decoder, or after the prompts."""
+        """Append the tokens of caption beginnings to the prompts, or make them decoder inputs."""
         rows = [self.tokens_of(beginning) for beginning in beginnings]
         if self.is_encoder_decoder:
             return tensors | {"decoder_input_ids": torch.tensor([[*self.decoder_start, *row] for row in rows])}
@@ -321,11 +321,11 @@ class InstructedInputs:
         return tensors | grown
 
     def tokens_of(self, text: str) -> list[int]:
-        """Return the tokens of a text without special tokens."""
+        """Return the token ids of a text, without special tokens."""
         return list(self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
     def without_prompt(self, sequences: torch.Tensor, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return what was generated `[B * n, T]`: some models return the tokens of their prompts before it."""
+        """Cut the prompt's tokens, which some models return, from generated rows `[B * n, T]`."""
         prompt = tensors.get("input_ids")
         if prompt is None or self.is_encoder_decoder or sequences.shape[1] < prompt.shape[1]:
             return sequences
@@ -334,7 +334,7 @@ class InstructedInputs:
         return sequences[:, prompt.shape[1] :] if begins else sequences
 
     def decode(self, tokens: torch.Tensor, beginning: str = "") -> str:
-        """Return the caption of generated tokens `[T]`, without special tokens and placeholders of images.
+        """Decode generated tokens `[T]` to a caption, without special tokens and image placeholders.
 
         Args:
             tokens: see `without_prompt`.
@@ -372,13 +372,13 @@ class InstructedInputs:
         return rendered.rstrip().endswith(self.thinking[0])
 
     def settings(self, instruction: str | None) -> dict[str, Any]:
-        """Return what captions depend on besides the weights and the options of `generate()`, as JSON values."""
+        """Return the settings that determine captions beside weights and generation options, as JSON values."""
         used = self.default_instruction if instruction is None else instruction
         return {"instruction": used, "chat_template": self.template}
 
 
 def chat_template_of(processor: Any) -> str | None:
-    """Return the chat template of a processor or its tokenizer; None if there is none."""
+    """Return the chat template of a processor or its tokenizer; None without one."""
     for part in (processor, getattr(processor, "tokenizer", None)):
         template = getattr(part, "chat_template", None)
         template = template.get("default") if isinstance(template, dict) else template
@@ -388,7 +388,7 @@ def chat_template_of(processor: Any) -> str | None:
 
 
 def thinking_marks(template: str, name: str) -> tuple[str, str] | None:
-    """Return the marks of a chat template between which its model thinks aloud; None if it does not.
+    """Return the marks around thoughts in a chat template's model output; None if the model does not think aloud.
 
     Raises:
         ValueError: the template is of a model that thinks aloud, and has none of `THINKING_MARKS`.
@@ -405,20 +405,20 @@ def thinking_marks(template: str, name: str) -> tuple[str, str] | None:
 
 
 def generating_part(model: Any) -> Any:
-    """Return the part of a model with whose configurations `model.generate()` works, mostly the model itself."""
+    """Return the submodule whose configurations `model.generate()` uses; mostly the model itself."""
     form = PROMPTS.get(model.config.model_type)
     return getattr(model, form.generates) if form is not None and form.generates else model
 
 
 def padded_on_the_left(processor: Any) -> Any:
-    """Return a processor whose tokenizer pads on the left, where the text of a decoder does not go on."""
+    """Return a copy of a processor whose tokenizer pads on the left, so that generated text follows the prompt."""
     changed, changed.tokenizer = copy.copy(processor), copy.copy(processor.tokenizer)
     changed.tokenizer.padding_side = "left"
     return changed
 
 
 def joined_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join results of `_forward` of several batches; shorter rows of tokens are padded on the left."""
+    """Join the outputs of `_forward` over several batches; shorter token rows are padded on the left."""
     if len(outputs) == 1:
         return outputs[0]
     joined: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Recipes of published tables: reading, running, resuming and comparing them."""
+"""Recipes of published tables: loading, running, resuming, and comparison with the published metrics."""

@@ -1,4 +1,4 @@
-"""Published rows in the cards of runs that are finished."""
+"""Published metrics in the model cards of finished runs."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from .runs import DONE, Run
 
 
 def write_published_row(runs: Sequence[Run]) -> None:
-    """Write the published metrics beside the mean of the measured ones into the cards of all runs that are done.
+    """Write published metrics beside the mean of the measured ones into the cards of all finished runs.
 
     Cards of an unpublished study stay as they are.
 
@@ -19,11 +19,13 @@ def write_published_row(runs: Sequence[Run]) -> None:
     published = runs[0].recipe.published
     assert published is not None
     results = [(run, result) for run in runs if (result := run.result()) and result["status"] == DONE]
-    found = [(run.folder, facts) for run, _ in results if (facts := TrainingFacts.load(run.folder)) is not None]
-    if not found or not published.regimes[runs[0].regime].published:
+    facts_by_folder = [
+        (run.folder, facts) for run, _ in results if (facts := TrainingFacts.load(run.folder)) is not None
+    ]
+    if not facts_by_folder or not published.regimes[runs[0].regime].published:
         return
     row = published.beside(runs[0].regime, {run.seed: result["figures"] for run, result in results})
-    for folder, facts in found:
+    for folder, facts in facts_by_folder:
         facts.reproduces = row
         facts.save(folder)
         write_card(folder)

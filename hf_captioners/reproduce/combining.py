@@ -1,4 +1,4 @@
-"""Rows that combine runs of other rows: the arguments of `hf-captioners evaluate` from those of a recipe."""
+"""Table rows that evaluate the runs of other rows together, and the arguments of `hf-captioners evaluate` for them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ FLAGS = {"dataset", "use_cpu", "shuffled_control", "follow_links"}
 
 
 def require_evaluation_arguments(recipe: Recipe) -> None:
-    """Check that a row that combines others has no arguments of training.
+    """Check that a row of combined runs has no training arguments.
 
     Raises:
         ValueError: it has one.
@@ -37,7 +37,7 @@ def require_evaluation_arguments(recipe: Recipe) -> None:
 
 
 def typed_evaluation(arguments: Mapping[str, Any], models: Sequence[str]) -> list[str]:
-    """Return what is typed after `hf-captioners evaluate` to evaluate captioners together as a run is tested.
+    """Return command line arguments of `hf-captioners evaluate` that evaluate captioners together.
 
     Args:
         arguments: arguments of training, of which those of data, test and generation apply.
@@ -55,7 +55,7 @@ def typed_evaluation(arguments: Mapping[str, Any], models: Sequence[str]) -> lis
         raise ValueError(
             f"`attributes={arguments['attributes']}` does not apply to a row that combines others; leave it out."
         )
-    of_training = {one.name: one.default for one in dataclasses.fields(CaptioningTrainingArguments)}
+    of_training = {field.name: field.default for field in dataclasses.fields(CaptioningTrainingArguments)}
     dataset = str(arguments.get("dataset", DataArguments.dataset))
     defaults = {name: of_training[name] for name in ("generation_num_beams", "generation_max_new_tokens")}
     defaults |= {f"generation_{name}": value for name, value in generation_defaults(dataset).items()}

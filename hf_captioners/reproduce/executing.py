@@ -1,4 +1,4 @@
-"""Execution of runs: each in a child process, resumed after an interruption, with tables and cards after each."""
+"""Execution of runs in child processes, resumed after an interruption; tables and cards are updated after each."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def execute_runs(
     recipes: Path = RECIPES,
     on_start: Callable[[int, Run], None] | None = None,
 ) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Execute what is not done, each run in a process of its own, and update tables and cards after each.
+    """Execute all unfinished runs in child processes; update tables and cards after each.
 
     Runs that an earlier call left in the folder, of other rows, regimes and seeds, are part of the tables.
 
@@ -74,17 +74,17 @@ def execute_runs(
 
 
 def require_same_arguments(run: Run, arguments: Sequence[str]) -> None:
-    """Keep a run from being resumed with arguments other than those that it was started with.
+    """Raise an error if a started run would be resumed with different arguments.
 
     Raises:
         ValueError: the arguments differ.
     """
-    known, arguments = run.result(), without_tokens(arguments)
-    if known is None or known["arguments"] == arguments:
+    result, arguments = run.result(), without_tokens(arguments)
+    if result is None or result["arguments"] == arguments:
         return
-    if known["status"] == FAILED and not any(run.folder.rglob("checkpoint-*")):  # nothing to resume from
+    if result["status"] == FAILED and not any(run.folder.rglob("checkpoint-*")):  # nothing to resume from
         return
-    options = [f" {shlex.join(some)}".split(" --")[1:] for some in (known["arguments"], arguments)]
+    options = [f" {shlex.join(some)}".split(" --")[1:] for some in (result["arguments"], arguments)]
     before, now = ([f"--{text}" for text in some if text not in other] for some, other in (options, options[::-1]))
     raise ValueError(
         f"{run.folder} was run with other arguments (then {' '.join(before) or 'without some'}; now "
@@ -93,7 +93,7 @@ def require_same_arguments(run: Run, arguments: Sequence[str]) -> None:
 
 
 def without_tokens(arguments: Sequence[str]) -> list[str]:
-    """Return typed arguments with `***` instead of access tokens, for files.
+    """Replace access tokens in command line arguments by `***`, for files.
 
     Args:
         arguments: names and values in turn, as `Run.typed` returns them; names of tokens end in `_token`.
@@ -104,7 +104,7 @@ def without_tokens(arguments: Sequence[str]) -> list[str]:
 
 
 def execute_run(run: Run, arguments: Sequence[str], launcher: Sequence[str]) -> dict[str, Any]:
-    """Train and test in a child process, unless that is done already; an interrupted run is resumed.
+    """Train and test in a child process, unless the run is finished; an interrupted run is resumed.
 
     A run that combines others is evaluated once they are done, in one process (`launcher` is that of training).
 
@@ -122,20 +122,31 @@ def execute_run(run: Run, arguments: Sequence[str], launcher: Sequence[str]) -> 
 
 
 def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, Any]:
-    known, shown = run.result(), without_tokens(arguments)
-    same = known is not None and known["arguments"] == shown
-    if known and same and known["status"] == DONE:
-        return known
+    earlier, arguments_to_store = run.result(), without_tokens(arguments)
+    same = earlier is not None and earlier["arguments"] == arguments_to_store
+    if earlier and same and earlier["status"] == DONE:
+        return earlier
     log, metrics_file = run.folder / "run.log", run.folder / "test_results.json"
     metrics_file.unlink(missing_ok=True)
-    result: dict[str, Any] = {**run.names, "seed": run.seed, "arguments": shown, "status": STARTED, "figures": {}}
+    result: dict[str, Any] = {
+        **run.names,
+        "seed": run.seed,
+        "arguments": arguments_to_store,
+        "status": STARTED,
+        "figures": {},
+    }
     write_text(run.folder / RESULT, as_json(result) + "\n")
     started = time.time()
     with open_for_writing(log, "w") as file:
         command = [*launcher, "-m", "hf_captioners.cli", run.command, *arguments]
         command += ["--resume"] if same and not run.members else []
-        own = {**os.environ, "PYTHONSAFEPATH": "1"}  # or `-m` imports files of the current folder, such as `yaml.py`
-        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, env=own).returncode
+        environment = {
+            **os.environ,
+            "PYTHONSAFEPATH": "1",
+        }  # or `-m` imports files of the current folder, such as `yaml.py`
+        status = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, check=False, env=environment
+        ).returncode
     if not same:  # the duration of an interrupted run is not known
         result["seconds"] = round(time.time() - started)
     if status == 0 and metrics_file.is_file():

@@ -74,7 +74,7 @@ class Regime:
 
 @dataclass(frozen=True)
 class CombinedRow:
-    """Runs of another row, which a row combines.
+    """Reference to runs of another row, which a row evaluates together.
 
     Args:
         recipe: file of that row, in the folder of the recipe that combines it.
@@ -87,7 +87,7 @@ class CombinedRow:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """The row of a table that a recipe reproduces.
+    """Row of a published table that a recipe reproduces.
 
     Args:
         paper: short name of the paper.
@@ -107,7 +107,7 @@ class PublishedRow:
     combines: Sequence[CombinedRow] = ()
 
     def beside(self, regime: str, metrics: Mapping[int, Mapping[str, float]]) -> "PublishedFacts":
-        """Return the published metrics of a regime beside the measured ones.
+        """Return the published metrics of a regime together with the measured ones.
 
         Args:
             regime: name of the regime.
@@ -116,21 +116,23 @@ class PublishedRow:
         from hf_captioners.hub.card_facts import PublishedFacts
 
         published = self.regimes[regime].published
-        measured = {name: [one[name] for one in metrics.values() if name in one] for name in published}
+        measured = {
+            name: [run_metrics[name] for run_metrics in metrics.values() if name in run_metrics] for name in published
+        }
         return PublishedFacts(
             paper=self.paper,
             table=self.table,
             row=self.row,
             regime=regime,
             published={name: list(numbers) for name, numbers in published.items()},
-            measured={name: in_percent(known) for name, known in measured.items() if known},
+            measured={name: in_percent(values) for name, values in measured.items() if values},
             seeds=list(metrics),
         )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A YAML file of arguments.
+    """YAML file of training arguments, possibly of one row of a published table.
 
     Args:
         path: path of the file; of a row of a file with several rows, the path by which it is loaded.
@@ -146,7 +148,7 @@ class Recipe:
 
     @classmethod
     def load(cls, source: str | os.PathLike[str], allow_code: bool = False) -> "Recipe":
-        """Load a recipe.
+        """Load a recipe from a file.
 
         Args:
             source: a path, or a path below the recipes of this package, for example
@@ -173,7 +175,7 @@ class Recipe:
 
     @classmethod
     def load_rows(cls, path: Path, allow_code: bool = False) -> "list[Recipe]":
-        """Load all recipes of a file: its rows, or the one that the file itself is.
+        """Load all recipes of a file: one per row, or a single one.
 
         Args:
             path: the file.
@@ -207,7 +209,7 @@ class Recipe:
         return cls(path, arguments, published, allow_code)
 
     def combined(self) -> "list[tuple[Recipe, Sequence[int]]]":
-        """Return the recipes whose runs this row combines, each with its seeds; none for a row that is trained.
+        """Return the recipes whose runs this row combines, each with its seeds; [] for a row that is trained.
 
         Raises:
             ValueError: a recipe is missing, or is of a row that combines others itself or lacks a regime of this one.
@@ -232,7 +234,7 @@ class Recipe:
         return member
 
     def with_regime(self, name: str | None) -> dict[str, Any]:
-        """Return the arguments of a regime: they replace those of the recipe; mappings are merged by field.
+        """Return the recipe's arguments, overridden by those of a regime; mappings are merged by field.
 
         Raises:
             ValueError: the recipe has no such regime.
@@ -246,7 +248,7 @@ class Recipe:
         return merged
 
     def comparison(self, regime: str) -> "Callable[[Mapping[int, Mapping[str, float]]], PublishedFacts]":
-        """Return the function that puts measured metrics, by seed, beside those published for a regime.
+        """Return a function from measured metrics, by seed, to their comparison with the published ones.
 
         Raises:
             ValueError: the recipe has no such regime.
@@ -263,7 +265,7 @@ class Recipe:
 
 
 def find_recipe(source: str | os.PathLike[str]) -> tuple[Path, str | None]:
-    """Find a recipe: a path that does not exist is looked up below the recipes of this package.
+    """Resolve a recipe's path; one that does not exist is looked up among the recipes of this package.
 
     Returns:
         The file, and the name of the row if the path names a row of a file in its folder.
@@ -282,21 +284,21 @@ def find_recipe(source: str | os.PathLike[str]) -> tuple[Path, str | None]:
             raise ValueError(f"{files[0]} and {files[1].name} both have a row {path.stem}: rename one of them.")
         if files and path.suffix == ".yaml":
             return files[0], path.stem
-    known = [f"{folder.name}/{name}" for folder in sorted(RECIPES.iterdir()) for name in _names_of(folder)]
+    package_recipes = [f"{folder.name}/{name}" for folder in sorted(RECIPES.iterdir()) for name in _names_of(folder)]
     parent = Path(source).parent
-    near = nearest_name(str(source), [*((parent / name).as_posix() for name in _names_of(parent)), *known])
-    hint = f"Did you mean {near}?" if near else f"Recipes of the package: {', '.join(known[:3])}, ..."
+    near = nearest_name(str(source), [*((parent / name).as_posix() for name in _names_of(parent)), *package_recipes])
+    hint = f"Did you mean {near}?" if near else f"Recipes of the package: {', '.join(package_recipes[:3])}, ..."
     raise FileNotFoundError(f"There is no recipe {source}, neither here nor below {RECIPES}. {hint}")
 
 
 def _names_of(folder: Path) -> list[str]:
-    """Return the names by which the recipes of a folder are loaded."""
+    """Return the names of all recipes in a folder."""
     files = sorted(path for kind in ("*.yaml", "*.yml") for path in folder.glob(kind))
     return [name for file in files for name in [f"{row}.yaml" for row in row_names(file)] or [file.name]]
 
 
 def _check_row_name(place: str, name: str, folder: Path) -> None:
-    """Check that a row can be named like a file of its folder."""
+    """Check that a row's name can be a file name in its folder."""
     if not re.fullmatch(r"[\w.+-]*\w", name):
         raise ValueError(f"{place}: a row {name!r}, expected letters, digits and `_`: it is named like a file.")
     if (folder / f"{name}.yaml").exists():
@@ -306,7 +308,7 @@ def _check_row_name(place: str, name: str, folder: Path) -> None:
 def _check_arguments(
     path: Path, content: Mapping[str, Any], node: Any, above: tuple[str, ...], allow_code: bool
 ) -> None:
-    """Check the arguments of a recipe or a row, those of its regimes included, see `check_argument`."""
+    """Check the arguments of a recipe or a row, and of its regimes, see `check_argument`."""
     places: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
         (above, {name: value for name, value in content.items() if name != REPRODUCES})
     ]
@@ -336,7 +338,7 @@ def _published(path: Path, content: Any) -> PublishedRow:
 
 
 def as_arguments(name: str, value: Any) -> list[str]:
-    """Return what to type for one argument of a recipe: a list is several values, None is `null`."""
+    """Convert an argument of a recipe to command line arguments: a list is several values, None is `null`."""
     if value is None:
         return [f"--{name}", NULL]
     if isinstance(value, dict) and name in NAMED_VALUES:
@@ -348,7 +350,7 @@ def as_arguments(name: str, value: Any) -> list[str]:
 
 
 def in_percent(values: Sequence[float]) -> list[float]:
-    """Return the mean in percent and, of two values or more, the standard deviation; an empty list of no values."""
+    """Return [mean, standard deviation] of fractions in percent: without deviation for one value, [] for none."""
     if not values:
         return []
     deviation = [statistics.stdev(values) * PERCENT] if len(values) > 1 else []

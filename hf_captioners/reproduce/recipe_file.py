@@ -1,4 +1,4 @@
-"""The file of a recipe: YAML of a limited size, its rows, the lines of its keys, and code that its arguments name."""
+"""Recipe files: YAML of a limited size, its rows, line numbers of its keys, and code that its arguments name."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ ATTENTION = "attn_implementation"
 
 
 def read_yaml(path: Path) -> "tuple[Any, yaml.Node | None]":
-    """Read a YAML file.
+    """Read a YAML file of limited size.
 
     Returns:
         Its content, and the node of that, for `line_of`; None of an empty file.
@@ -40,7 +40,7 @@ def read_yaml(path: Path) -> "tuple[Any, yaml.Node | None]":
 
 
 def row_names(path: Path) -> list[str]:
-    """Return the names of the rows of a file; none of a file that has no rows or is no recipe."""
+    """Return the names of the rows in a recipe file; [] if it has no rows or is no recipe."""
     try:
         content, _ = read_yaml(path) if path.is_file() else (None, None)
     except (OSError, ValueError):
@@ -50,7 +50,7 @@ def row_names(path: Path) -> list[str]:
 
 
 def merge_nested(head: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping with the values of a second one in place of its own; mappings within are merged likewise."""
+    """Merge a mapping into another, whose values it overrides; nested mappings are merged likewise."""
     merged = dict(head)
     for name, value in row.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
@@ -59,7 +59,7 @@ def merge_nested(head: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, A
 
 
 def _is_larger(node: Any, most: int) -> bool:
-    """Return whether a tree of nodes has more than a number of them; it has no end where a node contains itself."""
+    """Return True if a tree of YAML nodes has more than `most` nodes, as one that contains itself has."""
     waiting, count = [node], 1
     while waiting and count <= most:
         value = getattr(waiting.pop(), "value", None)  # a list of nodes, a list of pairs of nodes, or text
@@ -71,7 +71,7 @@ def _is_larger(node: Any, most: int) -> bool:
 
 
 def line_of(node: Any, keys: Sequence[str]) -> int:
-    """Return the line of a key, from 1, or of the last one on the way to it that the file itself has.
+    """Return the line number of a key, from 1; of its nearest parent if the file itself has no such key.
 
     Args:
         node: see `read_yaml`.
@@ -80,7 +80,7 @@ def line_of(node: Any, keys: Sequence[str]) -> int:
     line = 1
     for name in keys:
         entries = node.value if isinstance(getattr(node, "value", None), list) else []
-        pair = next((one for one in entries if isinstance(one, tuple) and str(one[0].value) == name), None)
+        pair = next((entry for entry in entries if isinstance(entry, tuple) and str(entry[0].value) == name), None)
         if pair is None:
             return line
         line, node = pair[0].start_mark.line + 1, pair[1]
@@ -88,7 +88,7 @@ def line_of(node: Any, keys: Sequence[str]) -> int:
 
 
 def check_argument(place: str, name: str, value: Any, allow_code: bool) -> None:
-    """Check an argument of a recipe; no code that it names is imported.
+    """Check the name and value of a recipe's argument; no code that it names is imported.
 
     Args:
         place: its file and line, for messages.
@@ -112,9 +112,9 @@ def check_argument(place: str, name: str, value: Any, allow_code: bool) -> None:
 
 
 def named_code(name: str, value: Any) -> str | None:
-    """Return the first function or kernel that an argument names; None if it names none."""
+    """Return the first `module:function` or Hub kernel that an argument names; None without any."""
     if name in NAMES_FUNCTIONS:
-        return next((one for one in require_argument(name).read(value) or () if ":" in one), None)
+        return next((text for text in require_argument(name).read(value) or () if ":" in text), None)
     if name == "model_config" and value is not None:
         fields: Mapping[str, Any] = read_named_values(value, name)
         kernel = str(fields.get(ATTENTION, ""))

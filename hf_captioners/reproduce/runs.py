@@ -1,4 +1,4 @@
-"""Runs of recipes: which ones a table needs, their arguments, and their results."""
+"""Runs of recipes: the list that a table needs, the arguments of each, and its results."""
 
 import json
 import re
@@ -20,7 +20,7 @@ STARTED, DONE, FAILED = "begun", "done", "failed"
 
 @dataclass(frozen=True)
 class Run:
-    """Run of a row, a regime and a seed.
+    """Run of a recipe's row with a regime and a seed.
 
     Args:
         recipe: the recipe of the row.
@@ -38,32 +38,32 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command of `hf-captioners` that does the work of this run."""
+        """Command of `hf-captioners` that executes this run: `train` or `evaluate`."""
         return "evaluate" if self.members else "train"
 
     @property
     def names(self) -> dict[str, str]:
-        """Names that identify the regime in a table."""
+        """Paper, table, row and regime of the run."""
         published = self.recipe.published
         assert published is not None
         return {"paper": published.paper, "table": published.table, "row": published.row, "regime": self.regime}
 
     def arguments(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the training arguments: those of the recipe, and those that override them."""
-        own = {"seed": self.seed, "output_dir": str(self.folder)}
-        merged = merge_arguments(self.recipe.with_regime(self.regime), overrides, own)
+        """Return the training arguments: those of the recipe and regime, overridden."""
+        run_arguments = {"seed": self.seed, "output_dir": str(self.folder)}
+        merged = merge_arguments(self.recipe.with_regime(self.regime), overrides, run_arguments)
         if merged.get("model") is not None and not merged.get(SELF_CRITICAL):
             merged.setdefault(RECIPE, "none")  # a row has its own settings, however few its images are
         return merged
 
     def typed(self, overrides: Mapping[str, Any]) -> list[str]:
-        """Return what is typed after `hf-captioners` and `command`."""
+        """Return the command line arguments after `hf-captioners` and `command`."""
         if self.members:
             return typed_evaluation(self.arguments(overrides), [str(member.folder) for member in self.members])
         return [text for name, value in self.arguments(overrides).items() for text in as_arguments(name, value)]
 
     def result(self) -> dict[str, Any] | None:
-        """Return what the run has left. None: it was never started."""
+        """Return the content of the run's result file; None if the run was never started."""
         path = self.folder / RESULT
         return json.loads(read_text_inside(path)) if path.exists() else None
 
@@ -71,7 +71,7 @@ class Run:
 def find_recipes(
     folder: Path, paper: str, table: str | None = None, row: str | None = None, allow_code: bool = False
 ) -> list[Recipe]:
-    """Find the recipes of rows of a paper.
+    """Find the recipes of a paper's table rows.
 
     Args:
         folder: folder of recipes.
@@ -87,22 +87,28 @@ def find_recipes(
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}. Leave `recipes` out to use those of the package.")
     loaded = [recipe for path in sorted(folder.rglob("*.yaml")) for recipe in Recipe.load_rows(path, allow_code)]
-    known = [recipe for recipe in loaded if recipe.published]
+    published_recipes = [recipe for recipe in loaded if recipe.published]
     wanted = [
         recipe
-        for recipe in known
+        for recipe in published_recipes
         if (published := recipe.published)
         and published.paper == paper
         and table in (None, published.table)
         and (row is None or row in published.row)
     ]
     if not wanted:
-        there = sorted({f"{one.published.paper} --table {one.published.table}" for one in known if one.published})
+        there = sorted(
+            {
+                f"{recipe.published.paper} --table {recipe.published.table}"
+                for recipe in published_recipes
+                if recipe.published
+            }
+        )
         asked = paper if table is None else f"{paper} --table {table}"
         named = [f"{name} {value}" for name, value in (("table", table), ("row", row)) if value is not None]
         raise ValueError(
             f"{folder} has no recipe of {', '.join([paper, *named])}. Available: {listed(there, 10)}."
-            f"{did_you_mean(asked, [*there, *(one.partition(' ')[0] for one in there)])}"
+            f"{did_you_mean(asked, [*there, *(text.partition(' ')[0] for text in there)])}"
         )
     return wanted
 
@@ -110,7 +116,7 @@ def find_recipes(
 def plan_runs(
     recipes: Sequence[Recipe], output: Path, regime: str | None = None, seeds: Sequence[int] | None = None
 ) -> list[Run]:
-    """Plan runs, seed by seed, so that every row has a result early.
+    """List the runs of all rows, seed by seed, so that every row has a result early.
 
     Rows that combine others come last, after the runs that they combine, which are planned even if their rows were not
     asked for.
@@ -151,10 +157,10 @@ def plan_runs(
 
 
 def plan_run(recipe: Recipe, regime: str, seed: int, output: Path) -> Run:
-    """Return the run of a row that is trained."""
+    """Return the run of a row that is trained, with its output folder."""
     return Run(recipe, regime, seed, output / recipe.path.stem / slug(regime) / f"seed_{seed}")
 
 
 def slug(name: str) -> str:
-    """Return a name as part of a path."""
+    """Convert a name to a part of a path."""
     return re.sub(r"[^A-Za-z0-9.]+", "_", name.replace("%", "_percent")).strip("_")

@@ -1,4 +1,4 @@
-"""Results of runs as tables: CSV with a line per run, and Markdown with the mean beside the published metrics."""
+"""Tables of results: CSV with a line per run, and Markdown with means beside the published metrics."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ HEAD = ("paper", "table", "row", "regime", "seed", "status", "seconds", "error",
 
 
 def as_csv(results: Sequence[dict[str, Any]]) -> str:
-    """Return a CSV table with a line per run, failed ones included."""
+    """Format results as CSV with a line per run, failed ones included."""
     metrics = list(dict.fromkeys(name for result in results for name in result["figures"]))
     text = io.StringIO()
     writer = csv.DictWriter(text, [*HEAD, *metrics], lineterminator="\n")
@@ -27,7 +27,7 @@ def as_csv(results: Sequence[dict[str, Any]]) -> str:
 
 
 def as_markdown(recipes: Sequence[Recipe], results: Sequence[dict[str, Any]]) -> str:
-    """Return a Markdown table: measured mean ± standard deviation over the seeds in percent, then published values.
+    """Format results as a Markdown table: mean ± standard deviation over seeds in percent, and published values.
 
     Args:
         recipes: all recipes of the paper; they give the order of the rows.
@@ -36,25 +36,31 @@ def as_markdown(recipes: Sequence[Recipe], results: Sequence[dict[str, Any]]) ->
     rows = [recipe.published for recipe in recipes if recipe.published]
     regimes = [regime for row in rows for regime in row.regimes.values()]
     published_metrics = dict.fromkeys(name for regime in regimes for name in regime.published)
-    metrics = list(published_metrics or dict.fromkeys(name for one in results for name in one["figures"]))
+    metrics = list(published_metrics or dict.fromkeys(name for result in results for name in result["figures"]))
     lines = [
         "| table | row | regime | | " + " | ".join(metrics) + " |",
         "|---|---|---|---|" + "---|" * len(metrics),
     ]
     for row in rows:
         for name in row.regimes:
-            own = [one for one in results if (one["table"], one["row"], one["regime"]) == (row.table, row.row, name)]
-            if own:
-                lines += _regime_lines(row, name, own, metrics)
+            regime_results = [
+                result
+                for result in results
+                if (result["table"], result["row"], result["regime"]) == (row.table, row.row, name)
+            ]
+            if regime_results:
+                lines += _regime_lines(row, name, regime_results, metrics)
     return "\n".join(lines) + "\n"
 
 
 def _regime_lines(row: PublishedRow, name: str, results: list[dict[str, Any]], metrics: list[str]) -> list[str]:
-    """Return the lines of one regime: measured, and published if it is."""
-    done = [one["figures"] for one in results if one["status"] == DONE]
-    failed = sum(one["status"] == FAILED for one in results)
+    """Return the table lines of one regime: measured, and published if there are any."""
+    done = [result["figures"] for result in results if result["status"] == DONE]
+    failed = sum(result["status"] == FAILED for result in results)
     runs = f"measured, {len(done)} run{'s' * (len(done) != 1)}" + f", {failed} failed" * bool(failed)
-    measured = [with_deviation(in_percent([one[metric] for one in done if metric in one])) for metric in metrics]
+    measured = [
+        with_deviation(in_percent([result[metric] for result in done if metric in result])) for metric in metrics
+    ]
     lines = [f"| {row.table} | {row.row} | {name} | {runs} | " + " | ".join(measured) + " |"]
     published = row.regimes[name].published
     if published:

@@ -1,4 +1,4 @@
-"""Region features in the files of other projects: TSV of bottom-up attention, HDF5, folders of arrays."""
+"""Readers of region features from other projects: TSV of bottom-up attention, HDF5, folders of arrays."""
 
 from .opening import open_regions, open_split_regions
 

@@ -1,4 +1,4 @@
-"""Reading of `.npy` and `.npz` files: the declared size is checked against the file before memory is taken."""
+"""Reader of `.npy` and `.npz` files that checks the declared size against the file before it takes memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER_BYTES = 2**14
 
 
 def read_array(path: Path, keys: Sequence[str] = (), max_numbers: int = MAX_NUMBERS) -> np.ndarray:
-    """Read an array of numbers.
+    """Read an array of numbers from a `.npy` or `.npz` file.
 
     Args:
         path: a `.npy` or `.npz` file.

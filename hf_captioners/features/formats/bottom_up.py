@@ -1,4 +1,4 @@
-"""Bottom-up features in their original format: TSV with base64 (Anderson et al., CVPR 2018).
+"""Reader of bottom-up features in their original format: TSV with base64 (Anderson et al., CVPR 2018).
 
 Two layouts are distinguished by the number of columns: the original (`image_id, image_w, image_h, num_boxes, boxes,
 features`) and LXMERT's (`img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes,
@@ -34,7 +34,7 @@ TEXT = re.compile(rb"[^\r\n]")
 
 
 class BottomUpTsv(RegionSource):
-    """Reader of TSV files, by the offset of each record.
+    """Reader of TSV files of bottom-up features, which looks records up by their offset.
 
     Merged files repeat records; `repeated` counts these.
 
@@ -68,7 +68,7 @@ class BottomUpTsv(RegionSource):
                 self._note(path, line, (number, start, stop))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the contents, which the receiving process maps again."""
+        """Return the state to pickle, without the mapped contents, which the receiving process maps again."""
         return {name: value for name, value in self.__dict__.items() if name != "_contents"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -98,11 +98,11 @@ class BottomUpTsv(RegionSource):
         return self._contents[number][start:stop].rstrip(b"\r\n")
 
     def ids(self) -> Mapping[str, tuple[int, int, int]]:
-        """Return the ids with the positions of their records."""
+        """Return the image ids with the offsets of their records."""
         return self._places
 
     def regions(self, image_id: str) -> Regions:
-        """Decode a record."""
+        """Decode the record of an image."""
         fields = self._line(self._places[image_id]).split(b"\t")
         if len(fields) not in LAYOUTS:
             raise ValueError(
@@ -149,7 +149,7 @@ def _content(path: Path, gzip_limit: int | None) -> bytes | mmap.mmap:
 
 
 def _decompressed(path: Path, stream: BinaryIO, limit: int) -> bytes | mmap.mmap:
-    """Decompress a file piece by piece into a temporary one, which has no name and ends with the process."""
+    """Decompress a gzip file, up to a limit, into an anonymous temporary file, and map it."""
     with tempfile.TemporaryFile() as target:
         try:
             with gzip.GzipFile(fileobj=stream) as source:
@@ -169,7 +169,7 @@ def _decompressed(path: Path, stream: BinaryIO, limit: int) -> bytes | mmap.mmap
 
 
 def _lines(content: bytes | mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each line that is not empty."""
+    """Yield line number, start and end offset of each line that is not empty."""
     line = 1
     start = 3 if content[:3] == b"\xef\xbb\xbf" else 0  # a byte order mark is no part of the first id
     while found := TEXT.search(content, start):

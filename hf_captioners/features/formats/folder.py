@@ -1,4 +1,4 @@
-"""Regions in a folder with a file for each image: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC.
+"""Reader of folders with one region file per image: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC.
 
 `cocobu_att/<id>.npz` (key `feat`, a few sets have `z`) or `.npy`, `cocobu_box/<id>.npy` in pixels,
 `cocobu_flag/<id>.npy`. Names are the ids without leading zeros. Grids [14, 14, D] become [196, D]. The means over the
@@ -20,7 +20,7 @@ FEATURE_KEYS = ("feat", "z")
 
 
 class RegionFolder(RegionSource):
-    """Reader of a folder with one file per image.
+    """Reader of a folder with one region file per image.
 
     Args:
         att_dir: folder of the features (`cocobu_att`).
@@ -64,7 +64,7 @@ class RegionFolder(RegionSource):
         self._paths = {path.stem: path for path in sorted(self.att_dir.iterdir()) if path.suffix in self.SUFFIXES}
 
     def ids(self) -> Mapping[str, Path]:
-        """Return the ids with their files."""
+        """Return the image ids with their files."""
         return self._paths
 
     def _numbers(self, path: Path) -> np.ndarray:
@@ -98,7 +98,7 @@ class RegionFolder(RegionSource):
 
 
 def _grid_rows(features: np.ndarray, path: Path) -> np.ndarray:
-    """Return regions [R, D] of regions or of a grid [height, width, D]."""
+    """Reshape features to regions [R, D]; a grid [height, width, D] is flattened."""
     if features.ndim not in (2, 3):
         raise ValueError(
             f"{path} has the shape {list(features.shape)}; expected regions [R, D] or a grid [height, width, D]."

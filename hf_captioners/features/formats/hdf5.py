@@ -1,4 +1,4 @@
-"""Regions in one HDF5 file with a data set for each image: M2's and VisualGPT's `coco_detections.hdf5`.
+"""Reader of an HDF5 file with one data set per image: M2's and VisualGPT's `coco_detections.hdf5`.
 
 Keys: `<id>_features` [N, D]; `<id>_boxes` [N, 4] in pixels (or normalised, where `<id>_size` is there too: DLCT and
 RSTNet); `<id>_cls_prob` [N, classes]; `<id>_grids` [cells, D].
@@ -33,7 +33,7 @@ FREE_CHUNK_BYTES = 128 * 2**20  # chunks that cannot become larger are not looke
 
 
 def require_bounded_chunks(dataset: Any) -> None:
-    """Check that compressed chunks do not decompress to more than the shape of a chunk states.
+    """Check that compressed chunks do not decompress to more bytes than the chunk shape states.
 
     HDF5 takes memory for whatever a compressed chunk becomes.
 
@@ -59,7 +59,7 @@ def require_bounded_chunks(dataset: Any) -> None:
 
 
 def _inflated_size(dataset: Any, chunk: Any, place: int, stated: int) -> int:
-    """Return the decompressed size of a chunk, or one that is above `stated`."""
+    """Return the decompressed size of a chunk; stops at the first size above `stated`."""
     mask, content = dataset.id.read_direct_chunk(chunk.chunk_offset)
     packer, size = zlib.decompressobj(), 0
     if mask & (1 << place):  # the filter is left out
@@ -74,7 +74,7 @@ def _inflated_size(dataset: Any, chunk: Any, place: int, stated: int) -> int:
 
 
 class DetectionsHdf5(RegionSource):
-    """Reader of HDF5 files, one image at a time. Needs `h5py`.
+    """Reader of HDF5 files of detected regions, one image at a time. Needs `h5py`.
 
     Args:
         path: the file.
@@ -118,7 +118,7 @@ class DetectionsHdf5(RegionSource):
 
     @contextmanager
     def _named(self, part: str | None = None) -> Iterator[None]:
-        """Name the file and the data set in errors of reading it."""
+        """Context that adds the names of file and data set to errors of reading them."""
         try:
             yield
         except FileNotFoundError:
@@ -128,31 +128,31 @@ class DetectionsHdf5(RegionSource):
             raise ValueError(f"{place} cannot be read: {str(error).rstrip('.') or type(error).__name__}.") from error
 
     def _array(self, name: str, dimensions: int = 2) -> np.ndarray:
-        """Read a data set of this file, after its type, size and storage have been checked."""
+        """Read an HDF5 data set after checking its type, size and storage."""
         import h5py
 
         with self._named(name):
             if not isinstance(self._file.get(name, getlink=True), h5py.HardLink):
                 raise ValueError("it is a link, which may lead to a different file")
-            found = self._file[name]
-            if not isinstance(found, h5py.Dataset):
-                raise ValueError(f"it is a {type(found).__name__}, expected an array")
-            if found.external or found.is_virtual:
+            dataset = self._file[name]
+            if not isinstance(dataset, h5py.Dataset):
+                raise ValueError(f"it is a {type(dataset).__name__}, expected an array")
+            if dataset.external or dataset.is_virtual:
                 raise ValueError("its numbers are in a different file; only numbers in this file are read")
-            shape = found.shape
+            shape = dataset.shape
             if shape is None or len(shape) != dimensions:
                 raise ValueError(f"it has the shape {shape}, expected {dimensions} dimensions")
-            require_numbers(shape, found.dtype, "it", self.max_numbers)
-            require_numbers(found.chunks or (), found.dtype, "one of its chunks", self.max_numbers)
-            stored = found.id.get_storage_size()
-            if found.chunks is None and stored < math.prod(shape) * found.dtype.itemsize:
+            require_numbers(shape, dataset.dtype, "it", self.max_numbers)
+            require_numbers(dataset.chunks or (), dataset.dtype, "one of its chunks", self.max_numbers)
+            stored = dataset.id.get_storage_size()
+            if dataset.chunks is None and stored < math.prod(shape) * dataset.dtype.itemsize:
                 raise ValueError(f"it declares the shape {list(shape)}, and {stored:,} bytes are stored")
-            require_bounded_chunks(found)
-            return as_float32(found[()], "it", self.max_numbers)
+            require_bounded_chunks(dataset)
+            return as_float32(dataset[()], "it", self.max_numbers)
 
     @property
     def _file(self) -> Any:
-        """The open file. Each process opens its own, because HDF5 handles do not survive a fork."""
+        """Open HDF5 file of this process; HDF5 handles do not survive a fork."""
         import h5py
 
         if self._opened is None or self._opened[0] != os.getpid():
@@ -163,7 +163,7 @@ class DetectionsHdf5(RegionSource):
         return {**self.__dict__, "_opened": None}
 
     def ids(self) -> Mapping[str, None]:
-        """Return the ids that are there."""
+        """Return the image ids."""
         return self._ids
 
     def regions(self, image_id: str) -> Regions:

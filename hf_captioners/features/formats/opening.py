@@ -1,4 +1,4 @@
-"""Region features by their path, in any supported format."""
+"""Opening of region features by their path, in any supported format."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def open_regions(path: str | Path, max_numbers: int = MAX_NUMBERS) -> RegionSour
 def open_split_regions(
     path: str | Path, split: str, opened: dict[Path, RegionSource | None] | None = None
 ) -> RegionSource:
-    """Open the regions of a split: those of one source for all splits, or of a folder with a source for each split.
+    """Open the regions of a split: one source for all splits, or a folder with one source per split.
 
     Args:
         path: see `open_regions`, or a folder of such sources by split, as `extract-features` writes it.
@@ -60,10 +60,10 @@ def open_split_regions(
     for place in places:
         if place not in opened:
             opened[place] = open_regions(place)
-    found = next((source for place in places if (source := opened[place]) is not None), None)
-    if found is None:
+    source_of_split = next((source for place in places if (source := opened[place]) is not None), None)
+    if source_of_split is None:
         raise FileNotFoundError(
             f"{places[1]} is no feature store, nor is {places[0]}, nor a TSV, HDF5 or folder of region features. "
             f"Extract the split: hf-captioners extract-features ... --split {split} --output {path}"
         )
-    return found
+    return source_of_split

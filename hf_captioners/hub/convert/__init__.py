@@ -1,1 +1,1 @@
-"""Conversion of the authors' checkpoints into captioners of this library: one file per architecture."""
+"""Conversion of authors' checkpoints to captioners of this library: one file per architecture."""

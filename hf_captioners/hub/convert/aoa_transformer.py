@@ -35,7 +35,7 @@ KEY_MAP = KeyMap("the AoA Transformer", (*M2_REGION_ENCODER, *GPT2_DECODER, *AOA
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read a checkpoint.
+    """Convert a checkpoint to a configuration and weights of this library.
 
     Args:
         checkpoint: the file, or a file with the `state_dict` alone.
@@ -68,12 +68,12 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def convert_config(sizes: Mapping[str, Any]) -> AoATransformerConfig:
-    """Build the configuration of a released model; for the sizes see `gpt2_fields`."""
+    """Build the configuration of a released AoA Transformer from its sizes, see `gpt2_fields`."""
     return AoATransformerConfig(**gpt2_fields(sizes))
 
 
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename a released `state_dict`. The output projection of cross-attention is transposed.
+    """Rename a released `state_dict`; output projections of cross-attention are transposed.
 
     Raises:
         KeyError: the code base has no such weight.

@@ -35,7 +35,7 @@ QUERY_BIAS = "core.attention.h2att.bias"
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read an AoANet checkpoint (`model.pth`, infos file) into a configuration, renamed weights and words.
+    """Convert an AoANet checkpoint (`model.pth`, infos file) to a configuration, weights and words.
 
     Args:
         checkpoint: the file with the weights.
@@ -69,7 +69,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def convert_config(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> AoANetConfig:
-    """Build the configuration of a released model.
+    """Build the configuration of a released AoANet from its options and weights.
 
     Args:
         options: options of the program, `num_heads` and any of `DEFAULTS`.
@@ -135,21 +135,21 @@ def _decoder_type(weights: Mapping[str, Tensor]) -> str:
 
 
 def key_map(weights: Mapping[str, Tensor]) -> KeyMap:
-    """Return the names of the weights that are only renamed, for the model that has these weights."""
+    """Return the renaming of weights that keep their values, for the model variant with these weights."""
     regions = region_projection_names({"none": 0, "batch_input": 1, "batch": 2}[_region_norm(weights)])
     context = {"aoa": "context.aoa.projection", "base": "context.projection"}.get(_decoder_type(weights))
-    own = () if context is None else ((r"core\.att2ctx\.0\.(\w+)", rf"model.decoder.layer.{context}.\1"),)
-    return KeyMap("AoANet", (*RENAMES, *regions, *own))
+    context_names = () if context is None else ((r"core\.att2ctx\.0\.(\w+)", rf"model.decoder.layer.{context}.\1"),)
+    return KeyMap("AoANet", (*RENAMES, *regions, *context_names))
 
 
 def rearranged_keys(weights: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of the weights that are split or joined."""
+    """Return the released names of weights that the conversion splits or joins."""
     cells = ["core.att_lstm", *(["core.att2ctx"] if _decoder_type(weights) == "lstm" else [])]
     return {f"{cell}.{key}" for cell in cells for key in LSTM_KEYS} | {"ctx2att.weight", "ctx2att.bias", QUERY_BIAS}
 
 
 def convert_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert released weights to weights of this library.
+    """Convert a released `state_dict` to weights of this library.
 
     The matrix `ctx2att` is split into values and keys, in this order, and those of LSTM cells by what they read. Pairs
     of biases that are always added become one.

@@ -1,4 +1,4 @@
-"""Conversion of an authors' checkpoint: read, build, save, compare.
+"""Conversion of an authors' checkpoint: read, build, save and compare.
 
 To add an architecture, add a file `{name}.py` to this folder that defines `convert(checkpoint, settings) -> Released`.
 """
@@ -29,7 +29,7 @@ SHOWN_KEYS = 12
 
 @dataclass(frozen=True)
 class Conversion:
-    """A converted checkpoint.
+    """Result of a conversion: captioner, processor and parity report.
 
     Attributes:
         model: the captioner, in evaluation mode.
@@ -128,7 +128,7 @@ def read_released(architecture: str, checkpoint: str | os.PathLike[str], setting
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in errors of reading it: damaged weights and options raise errors of many types."""
+    """Context that adds the file's name to errors: damaged weights and options raise errors of many types."""
     try:
         yield
     except UnsafePickleError:
@@ -142,7 +142,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> Any:
-    """Build the captioner and load the converted weights.
+    """Build a captioner with the converted configuration and weights.
 
     Args:
         released: what was read from the checkpoint.
@@ -175,7 +175,7 @@ def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> A
 def save_captioner(
     model: Any, processor: Any, checkpoint: str | os.PathLike[str], output: str | os.PathLike[str]
 ) -> None:
-    """Write model, processor and card into a new directory, which appears only when it is complete.
+    """Save model, processor and card to a new directory, which appears only when it is complete.
 
     Args:
         model: the captioner.

@@ -1,4 +1,4 @@
-"""Shared parts of checkpoints of VisualGPT's code: VisualGPT and its baselines with a GPT-2 block.
+"""Conversion of VisualGPT's code base: parts that VisualGPT and its baselines with a GPT-2 block share.
 
 Weights do not contain the number of heads and the ids of the begin, end and padding tokens. Their defaults are GPT-2's
 64 features per head and, for GPT-2's vocabulary, the released ids.
@@ -39,7 +39,7 @@ GPT2_UNUSED = (
 
 
 def read_gpt2_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sizes for `gpt2_fields` from the weights and the settings.
+    """Infer layer sizes of a released model, as `gpt2_fields` needs them, from its weights and the settings.
 
     Args:
         released: weights under the released names.
@@ -78,7 +78,7 @@ def read_gpt2_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any])
 
 
 def gpt2_fields(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `GPT2CaptioningConfig` of a released model.
+    """Build the fields of a `GPT2CaptioningConfig` from the sizes of a released model.
 
     Args:
         sizes: `d_model`, `n_head`, `d_k`, `d_v`, `d_in`, `encoder_layers`, `decoder_layers`, `vocab_size`,
@@ -109,7 +109,7 @@ def gpt2_fields(sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def transpose_cross_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Transpose the output projections of cross-attention, which are stored as those of GPT-2."""
+    """Transpose the output projections of cross-attention, which are stored as GPT-2 stores weights."""
     return {
         name: tensor.T.contiguous() if name.endswith("crossattention.o_proj.weight") else tensor
         for name, tensor in weights.items()

@@ -1,4 +1,4 @@
-"""Conversion of checkpoints of the authors' Image Transformer: `model.pth` and the `infos.pkl` beside it.
+"""Conversion of checkpoints of the authors' Image Transformer: `model.pth` with `infos.pkl`.
 
 The option `caption_model` names the variant. Sizes are read from the weights; the number of heads, rates and the
 vocabulary from the file of options. The captioner reads region features with the relations of the program
@@ -68,7 +68,7 @@ REARRANGED = re.compile(rf"({QUERIES}|{KEYS_AND_VALUES})\.(weight|bias)|core\.at
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read `model.pth` and the infos file beside it.
+    """Convert `model.pth` and its infos file to a configuration, weights and words.
 
     Args:
         checkpoint: the file with the weights.
@@ -102,7 +102,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def convert_config(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ImageTransformerConfig:
-    """Build the configuration of a released model.
+    """Build the configuration of a released Image Transformer from its options and weights.
 
     Args:
         options: options of the program, `caption_model`, `num_heads` and any of `DEFAULTS`.
@@ -143,17 +143,17 @@ def convert_config(options: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
 
 
 def plain_name(key: str) -> str:
-    """Return a key with the name of a layer in the full encoder: `refiner.layers.0` instead of `refiner.layer1`."""
+    """Rename layers of the reduced encoder as those of the full one: `refiner.layer1` to `refiner.layers.0`."""
     return re.sub(r"^refiner\.layer(\d+)\.", lambda found: f"refiner.layers.{int(found[1]) - 1}.", key)
 
 
 def unknown_keys(keys: Iterable[str]) -> list[str]:
-    """Return the keys that the program does not have."""
+    """Return the weight names that the program does not have."""
     return sorted(key for key in keys if not REARRANGED.fullmatch(key) and KEY_MAP.sort([plain_name(key)])[2])
 
 
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert released weights to weights of this library.
+    """Convert a released `state_dict` to weights of this library.
 
     Plain layers of a class with one spatial layer share their attention, whose copies are left out. The projections
     for the decoder are divided into keys and values, and joined over the sub-transformers.
@@ -173,24 +173,26 @@ def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def with_shared_attention(converted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights in which the attention of plain layers has the name of the shared one, once."""
+    """Replace the attentions of layers without graph, which are equal, by the single shared one."""
     spatial = {name.split(".")[3] for name in converted if ".self_attn.k_proj.neighbour." in name}
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, tensor in converted.items():
-        own = re.fullmatch(rf"{re.escape(LAYER)}\.(\d+)\.(self_attn|output)\.(.+)", name)
-        if own is not None and own[1] not in spatial:
-            name = f"model.encoder.shared_{'attention' if own[2] == 'self_attn' else 'output'}.{own[3]}"
-        found.setdefault(name, tensor)
-    return found
+        layer_match = re.fullmatch(rf"{re.escape(LAYER)}\.(\d+)\.(self_attn|output)\.(.+)", name)
+        if layer_match is not None and layer_match[1] not in spatial:
+            name = (
+                f"model.encoder.shared_{'attention' if layer_match[2] == 'self_attn' else 'output'}.{layer_match[3]}"
+            )
+        weights.setdefault(name, tensor)
+    return weights
 
 
 def matching(weights: Mapping[str, Tensor], pattern: str, part: str) -> list[Tensor]:
-    """Return the weights whose key matches `pattern` and ends with `part`, in the order of the keys."""
+    """Return the weights whose name matches `pattern` and ends with `part`, in the order of the names."""
     return [weights[key] for key in sorted(weights) if re.fullmatch(rf"({pattern})\.{part}", key)]
 
 
 def keys_and_values(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """Divide the projections for the decoder: with several sub-transformers keys come first, with one the values."""
+    """Split the joint projections of the decoder into keys and values."""
     parallel, single = matching(weights, r"core\.implicit\d", part), matching(weights, "ctx2att", part)
     if not parallel and not single:
         return {}

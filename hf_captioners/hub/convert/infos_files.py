@@ -1,4 +1,4 @@
-"""Reading of `infos*.pkl`, which the ImageCaptioning.pytorch family saves beside `model.pth`: options and vocabulary.
+"""Reader of `infos*.pkl`, in which the ImageCaptioning.pytorch family saves options and vocabulary.
 
 The family: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC. The file is a pickled dictionary with `opt` (an
 `argparse.Namespace`) and `vocab` (from the id as text to the word). Nothing in it is executed.
@@ -14,7 +14,7 @@ from hf_captioners.hub.safe_unpickling import Record, program_dictionary
 
 @dataclass(frozen=True)
 class Infos:
-    """Options and vocabulary that a conversion reads from an infos file.
+    """Options and vocabulary of an infos file.
 
     Attributes:
         path: the file.
@@ -27,7 +27,7 @@ class Infos:
     words: dict[int, str]
 
     def option(self, *names: str) -> Any:
-        """Return the first option of these names that the file has.
+        """Return the value of the first of these option names that the file has.
 
         Raises:
             ValueError: it has none of them.
@@ -36,12 +36,12 @@ class Infos:
             if self.options.get(name) is not None:
                 return self.options[name]
         near = get_close_matches(names[0], [name for name in self.options if isinstance(name, str)], n=1)
-        found = f"; the nearest one is `{near[0]}`" if near else ""
-        raise ValueError(f"{self.path} has no option `{'` or `'.join(names)}`{found}.")
+        hint = f"; the nearest one is `{near[0]}`" if near else ""
+        raise ValueError(f"{self.path} has no option `{'` or `'.join(names)}`{hint}.")
 
 
 def find_infos(checkpoint: Path, given: str | None = None) -> Path:
-    """Return the infos file of a checkpoint: the given one, or the only one in the folder of the checkpoint.
+    """Return the path of a checkpoint's infos file: the given path, or the only one in its folder.
 
     Both have the same suffix: `infos_NAME-best.pkl` belongs to `model-best.pth`, `infos_12.pkl` to `model_12.pth`.
 
@@ -57,11 +57,13 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
         if not Path(given).is_file():
             raise FileNotFoundError(f"There is no file {given} (`settings`).")
         return Path(given)
-    found = sorted(checkpoint.parent.glob("infos*.pkl"))
+    candidates = sorted(checkpoint.parent.glob("infos*.pkl"))
     suffix = checkpoint.stem.removeprefix("model")
     others = {path.stem.removeprefix("model") for path in checkpoint.parent.glob("model?*.pth")} | {"-best", "_best"}
     of_others = tuple(others - {suffix})
-    fitting = [path for path in found if path.stem.endswith(suffix) and not path.stem.endswith(of_others)] or found
+    fitting = [
+        path for path in candidates if path.stem.endswith(suffix) and not path.stem.endswith(of_others)
+    ] or candidates
     if not fitting:
         raise FileNotFoundError(
             f"There is no infos*.pkl beside {checkpoint}; it has the options and the vocabulary. Pass it: "
@@ -76,7 +78,7 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
 
 
 def read_infos(path: Path) -> Infos:
-    """Read an infos file.
+    """Read options and vocabulary from an infos file.
 
     Raises:
         UnsafePickleError: it names an object that is not on the list.
@@ -96,7 +98,7 @@ def read_infos(path: Path) -> Infos:
 
 
 def words_by_id(path: Path, vocabulary: dict[Any, Any]) -> dict[int, str]:
-    """Return the vocabulary of an infos file with integer ids.
+    """Return the vocabulary of an infos file, word by integer id.
 
     Raises:
         ValueError: an entry is not of the form `{"1": "a"}`.

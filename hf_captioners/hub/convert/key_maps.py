@@ -1,4 +1,4 @@
-"""Renaming of released weights by patterns, and names that several code bases share."""
+"""Renaming of released weights by patterns, and name patterns that several code bases share."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeyMap:
-    """From released names to those of this library.
+    """Map from released weight names to those of this library, by regular expressions.
 
     Args:
         program: name of the code base, for messages.
@@ -22,7 +22,7 @@ class KeyMap:
     unused: tuple[str, ...] = ()
 
     def __call__(self, key: str) -> str | None:
-        """Return the name in this library of a released name; None if no forward pass reads it.
+        """Return this library's name for a released weight name; None if no forward pass reads the weight.
 
         Raises:
             KeyError: the code base has no such name.
@@ -35,7 +35,7 @@ class KeyMap:
         raise KeyError(f"`{key}` is not a weight of {self.program}.")
 
     def rename(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename released weights, without those that are not read.
+        """Rename the weights of a `state_dict`; weights that no forward pass reads are dropped.
 
         Raises:
             KeyError: the code base has no such name.
@@ -43,7 +43,7 @@ class KeyMap:
         return {name: tensor for key, tensor in released.items() if (name := self(key)) is not None}
 
     def sort(self, keys: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
-        """Sort names into those that are read, those that are not, and those that the code base does not have."""
+        """Sort weight names into used, unused and unknown ones."""
         used: list[str] = []
         unused: list[str] = []
         unknown: list[str] = []
@@ -56,7 +56,7 @@ class KeyMap:
 
 
 def count_layers(keys: Iterable[str], pattern: str) -> int:
-    """Return the number of layers: 1 + the largest number that the group of `pattern` finds; 0 without any."""
+    """Return 1 + the largest layer number in weight names, read by the group of `pattern`; 0 without any."""
     return max((1 + int(found[1]) for key in keys if (found := re.match(pattern, key))), default=0)
 
 
@@ -103,7 +103,7 @@ REGION_PROJECTION = {
 
 
 def region_projection_names(use_bn: int) -> tuple[tuple[str, str], ...]:
-    """Return the names of the projection of regions in ImageCaptioning.pytorch and in programs built on it."""
+    """Return renamings (pattern, replacement) of the region projection in the ImageCaptioning.pytorch family."""
     return tuple(
         (rf"att_embed\.{index}\.(\w+)", rf"model.encoder.projection.{part}.\1")
         for index, part in REGION_PROJECTION[use_bn].items()
@@ -111,7 +111,7 @@ def region_projection_names(use_bn: int) -> tuple[tuple[str, str], ...]:
 
 
 def projection_names(released: str, ours: str, letters: str) -> tuple[tuple[str, str], ...]:
-    """Return the names of the projections of an attention, which the same programs number.
+    """Return renamings of an attention's numbered linear layers to `q_proj`, `k_proj`, ...
 
     Args:
         released: pattern of the attention's name, with one group.
@@ -124,12 +124,12 @@ def projection_names(released: str, ours: str, letters: str) -> tuple[tuple[str,
 
 
 def norm_names(released: str, ours: str) -> tuple[tuple[str, str], ...]:
-    """Return the names of a layer norm of the same programs, see `UnbiasedLayerNorm`."""
+    """Return renamings of an `UnbiasedLayerNorm` of the same programs."""
     return ((rf"{released}\.a_2", f"{ours}.weight"), (rf"{released}\.b_2", f"{ours}.bias"))
 
 
 def sub_layer_names(released: str, ours: str, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the names of the residuals of a layer of the same programs, and of its feed-forward layer.
+    """Return renamings of a layer's residual connections and feed-forward layer in the same programs.
 
     Args:
         released: pattern of the layer's name, with one group.
@@ -151,7 +151,7 @@ LSTM_KEYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def split_lstm(released: Mapping[str, Tensor], prefix: str, name: str, word_size: int) -> dict[str, Tensor]:
-    """Convert an `nn.LSTMCell` to an `LSTMCell` of this library; nothing if one of its four weights is missing.
+    """Convert an `nn.LSTMCell` to an `LSTMCell` of this library; return {} if one of its four weights is missing.
 
     The input matrix is split into the part that reads the word and the part that reads the context. The two biases,
     which are always added, become one.

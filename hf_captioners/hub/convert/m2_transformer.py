@@ -35,7 +35,7 @@ KEY_MAP = KeyMap("the M2 code", (*M2_REGION_ENCODER, *M2_DECODER, *GATES), unuse
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read a checkpoint.
+    """Convert a checkpoint to a configuration and weights of this library.
 
     Args:
         checkpoint: the file, or a file with the `state_dict` alone.
@@ -67,7 +67,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def read_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sizes for `convert_config` from the weights and the settings.
+    """Infer layer sizes, as `convert_config` needs them, from the weights and the settings.
 
     Raises:
         ValueError: the number of heads does not fit.
@@ -101,7 +101,7 @@ def read_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> d
 
 
 def convert_config(sizes: Mapping[str, Any]) -> M2TransformerConfig:
-    """Build the configuration of a released model.
+    """Build the configuration of a released M2 Transformer from its sizes.
 
     Args:
         sizes: `d_model`, `n_head`, `d_k`, `d_v`, `d_ff`, `d_in`, `encoder_layers`, `decoder_layers`, `memory_slots`,
@@ -131,7 +131,7 @@ def convert_config(sizes: Mapping[str, Any]) -> M2TransformerConfig:
 
 
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename a released `state_dict`.
+    """Rename a released `state_dict` to the names of this library.
 
     Raises:
         KeyError: the code base has no such weight.

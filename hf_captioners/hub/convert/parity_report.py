@@ -1,4 +1,4 @@
-"""Comparison of a converted captioner with its source: weights, logits, and the authors' log-probabilities."""
+"""Comparison of a converted captioner with the authors' program: weights, logits, log-probabilities of captions."""
 
 import copy
 import hashlib
@@ -24,7 +24,7 @@ def parity_report(
     directory: str | os.PathLike[str],
     expected: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Load the saved captioner and compare it.
+    """Load the saved captioner and compare it with its source.
 
     Args:
         released: what was read from the checkpoint.
@@ -59,7 +59,7 @@ def parity_report(
 
 
 def compare_figures(model: Any, path: Path) -> dict[str, Any]:
-    """Compare log-probabilities of the captioner, in double precision, with those of the authors' program.
+    """Compare the captioner's log-probabilities, in double precision, with those of the authors' program.
 
     Args:
         model: the captioner.
@@ -85,7 +85,7 @@ def compare_figures(model: Any, path: Path) -> dict[str, Any]:
 
 
 def random_inputs(model: Any) -> dict[str, Tensor]:
-    """Return random regions, boxes and vectors of images that the captioner needs, and tokens, from a fixed seed."""
+    """Return random regions, boxes, vectors and tokens for a captioner, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(model.config.vocab_size, (IMAGES, TOKENS - 1), generator=generator)
     begin = torch.full((IMAGES, 1), model.config.decoder_start_token_id)
@@ -101,7 +101,7 @@ def random_inputs(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def logits(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """Return logits `[B, T, V]`. Hard attention samples the same locations in every call."""
+    """Return the logits `[B, T, V]`. Hard attention samples the same locations in every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         logits = model(**inputs).logits
@@ -109,7 +109,7 @@ def logits(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def difference(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Return how many numbers are compared, and their largest and mean absolute difference."""
+    """Return the number of compared values, and their largest and mean absolute difference."""
     apart = torch.cat([(ours.double() - theirs.double()).abs().flatten() for ours, theirs in pairs])
     return {"numbers": apart.numel(), "largest_difference": apart.max().item(), "mean_difference": apart.mean().item()}
 

@@ -1,4 +1,4 @@
-"""The result of reading an authors' checkpoint."""
+"""Configuration, weights and settings that a conversion reads from an authors' checkpoint."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +47,6 @@ def require_known_settings(program: str, settings: Mapping[str, Any], known: Ite
 
 
 def require_weights(program: str, checkpoint: Path, released: Mapping[str, Tensor], needed: Iterable[str]) -> None:
-    """Raise a `ValueError` if a checkpoint lacks a weight that every one of its program has."""
+    """Raise a `ValueError` if a checkpoint lacks a weight that all checkpoints of its program have."""
     if missing := [key for key in needed if key not in released]:
         raise ValueError(f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of {program}.")

@@ -1,4 +1,4 @@
-"""Conversion of checkpoints of Show, Attend and Tell.
+"""Conversion of checkpoints of Show, Attend and Tell: the authors' arctic-captions and its common re-implementation.
 
 Two programs are read: the authors' arctic-captions (`NAME.npz`), and the common PyTorch re-implementation (pickled
 modules). Both converted captioners read region features. The authors' program reads features of a VGG that is not
@@ -70,7 +70,7 @@ CUT = ("decode_step.weight_ih", "decode_step.bias_ih", "decode_step.bias_hh")
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read a checkpoint: of arctic-captions if its name ends in `.npz`, otherwise of the re-implementation.
+    """Convert a checkpoint: of arctic-captions if its name ends in `.npz`, else of the re-implementation.
 
     Args:
         checkpoint: the file; the options of arctic-captions are in the same directory, in `NAME.npz.pkl`.
@@ -86,7 +86,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def convert_program(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read arrays and options of arctic-captions.
+    """Convert arrays and options of arctic-captions to a configuration, weights and words.
 
     Raises:
         ValueError: arrays that only this program has are missing, or `convert_program_config` refuses the options.
@@ -121,7 +121,7 @@ def convert_program(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def convert_program_config(options: Mapping[str, Any]) -> ShowAttendTellConfig:
-    """Build the configuration of a model of arctic-captions.
+    """Build the configuration of an arctic-captions model from its options.
 
     Args:
         options: its options (`NAME.npz.pkl`): `ctx_dim`, `dim`, `dim_word`, `n_words`, and any of `PROGRAM_DEFAULTS`.
@@ -174,7 +174,7 @@ def convert_program_config(options: Mapping[str, Any]) -> ShowAttendTellConfig:
 
 
 def convert_program_weights(released: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Convert the arrays of `NAME.npz` to weights of this library.
+    """Convert the arrays of arctic-captions' `NAME.npz` to weights of this library.
 
     Matrices are transposed, the gates of the LSTM are put into PyTorch's order, a row for the begin token is added,
     and the factor that the program applies after dropout in evaluation is multiplied into the weights.
@@ -195,7 +195,7 @@ def convert_program_weights(released: Mapping[str, Tensor], options: Mapping[str
 
 
 def program_key(key: str, options: Mapping[str, Any]) -> tuple[str, Callable[[Tensor], Tensor]]:
-    """Return the name in this library of an array of arctic-captions, and the function that converts the array.
+    """Return this library's name for an array of arctic-captions, and the function that converts it.
 
     Raises:
         KeyError: the program has no such array.
@@ -208,22 +208,22 @@ def program_key(key: str, options: Mapping[str, Any]) -> tuple[str, Callable[[Te
     def same(value: Tensor) -> Tensor:
         return value.reshape(-1)
 
-    if found := re.fullmatch(r"decoder_(?:(\d+)_)?(\w+)", key):
-        return _program_layer(int(found[1] or 0), found[2], key, options)
-    if found := re.fullmatch(r"ff_init_(\d+)_(W|b)", key):
-        index = int(found[1]) - 1
+    if match := re.fullmatch(r"decoder_(?:(\d+)_)?(\w+)", key):
+        return _program_layer(int(match[1] or 0), match[2], key, options)
+    if match := re.fullmatch(r"ff_init_(\d+)_(W|b)", key):
+        index = int(match[1]) - 1
         name = f"model.decoder.initial_state.layers.{index}"
-        return (f"{name}.weight", matrix(factor if index else 1.0)) if found[2] == "W" else (f"{name}.bias", same)
-    if found := re.fullmatch(r"ff_(state|memory)(?:_(\d+))?_(W|b)", key):
-        part = {"state": "hidden", "memory": "memory"}[found[1]]
-        name = f"model.decoder.initial_state.{part}.{found[2] or 0}"
+        return (f"{name}.weight", matrix(factor if index else 1.0)) if match[2] == "W" else (f"{name}.bias", same)
+    if match := re.fullmatch(r"ff_(state|memory)(?:_(\d+))?_(W|b)", key):
+        part = {"state": "hidden", "memory": "memory"}[match[1]]
+        name = f"model.decoder.initial_state.{part}.{match[2] or 0}"
         scale = factor if options["n_layers_init"] > 1 else 1.0
-        return (f"{name}.weight", matrix(scale)) if found[3] == "W" else (f"{name}.bias", same)
-    if found := re.fullmatch(r"ff_logit_(lstm|ctx|h(\d+))_(W|b)", key):
+        return (f"{name}.weight", matrix(scale)) if match[3] == "W" else (f"{name}.bias", same)
+    if match := re.fullmatch(r"ff_logit_(lstm|ctx|h(\d+))_(W|b)", key):
         projections = {"lstm": "hidden_projection", "ctx": "context_projection"}
-        name = f"model.decoder.output.{projections.get(found[1]) or f'layers.{int(found[2]) - 1}'}"
-        scale = 1.0 if found[1] == "ctx" else factor
-        return (f"{name}.weight", matrix(scale)) if found[3] == "W" else (f"{name}.bias", same)
+        name = f"model.decoder.output.{projections.get(match[1]) or f'layers.{int(match[2]) - 1}'}"
+        scale = 1.0 if match[1] == "ctx" else factor
+        return (f"{name}.weight", matrix(scale)) if match[3] == "W" else (f"{name}.bias", same)
     if key == "Wemb":
         return "model.decoder.embedding.weight", lambda value: _with_begin(value, 0.0)
     if key == "ff_logit_W":
@@ -236,8 +236,8 @@ def program_key(key: str, options: Mapping[str, Any]) -> tuple[str, Callable[[Te
 def _program_layer(
     layer: int, part: str, key: str, options: Mapping[str, Any]
 ) -> tuple[str, Callable[[Tensor], Tensor]]:
-    """Return name and conversion of an array of an LSTM layer, see `program_key`."""
-    keys, own = f"model.encoder.keys.{layer}", f"model.decoder.layers.{layer}"
+    """Return this library's name for an array of an LSTM layer, and the function that converts it."""
+    keys, layer_name = f"model.encoder.keys.{layer}", f"model.decoder.layers.{layer}"
     scale = PROGRAM_DROPOUT if options["use_dropout_lstm"] else 1.0
 
     def gates(value: Tensor) -> Tensor:
@@ -255,17 +255,17 @@ def _program_layer(
         name = f"{keys}.layers.{int(found[2]) - 1}"
         return (f"{name}.weight", matrix) if found[1] == "W" else (f"{name}.bias", vector)
     parts: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-        "W": (f"{own}.lstm.word_projection.weight", gates),
-        "b": (f"{own}.lstm.word_projection.bias", gates),
-        "U": (f"{own}.lstm.hidden_projection.weight", gates),
-        "Wc": (f"{own}.lstm.context_projection.weight", gates),
+        "W": (f"{layer_name}.lstm.word_projection.weight", gates),
+        "b": (f"{layer_name}.lstm.word_projection.bias", gates),
+        "U": (f"{layer_name}.lstm.hidden_projection.weight", gates),
+        "Wc": (f"{layer_name}.lstm.context_projection.weight", gates),
         "Wc_att": (f"{keys}.projection.weight", matrix),
         "b_att": (f"{keys}.projection.bias", vector),
-        "Wd_att": (f"{own}.attention.query_projection.weight", matrix),
-        "U_att": (f"{own}.attention.score.weight", matrix),
-        "c_tt": (f"{own}.attention.score.bias", vector),
-        "W_sel": (f"{own}.gate.weight", matrix),
-        "b_sel": (f"{own}.gate.bias", vector),
+        "Wd_att": (f"{layer_name}.attention.query_projection.weight", matrix),
+        "U_att": (f"{layer_name}.attention.score.weight", matrix),
+        "c_tt": (f"{layer_name}.attention.score.bias", vector),
+        "W_sel": (f"{layer_name}.gate.weight", matrix),
+        "b_sel": (f"{layer_name}.gate.bias", vector),
     }
     if part not in parts:
         raise KeyError(f"`{key}` is not an array of an arctic-captions checkpoint.")
@@ -273,12 +273,12 @@ def _program_layer(
 
 
 def _with_begin(rows: Tensor, value: float) -> Tensor:
-    """Append a constant row for the begin token."""
+    """Append a row of a constant for the begin token, which arctic-captions lacks."""
     return torch.cat((rows, torch.full_like(rows[:1], value)))
 
 
 def convert_modules(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read the pickled decoder of the re-implementation, or its `state_dict`.
+    """Convert the pickled decoder of the re-implementation, or its `state_dict`.
 
     Raises:
         ValueError: the file contains no such decoder, or weights are missing.
@@ -289,24 +289,24 @@ def convert_modules(checkpoint: Path, settings: dict[str, Any]) -> Released:
     released = file.tensors(decoder)
     if "attention.full_att.weight" not in released:
         raise ValueError(f"{checkpoint} has no `attention.full_att.weight`, so it is not of the re-implementation.")
-    known = {*KEY_MAP, *JOINED, *CUT}
-    lacking = sorted(known - set(released))
+    expected = {*KEY_MAP, *JOINED, *CUT}
+    lacking = sorted(expected - set(released))
     if lacking:
         raise ValueError(f"{checkpoint} lacks {', '.join(lacking)}.")
     encoder = content.get("encoder") if isinstance(content, dict) else None
     return Released(
         config=convert_config(read_sizes(released, settings), read_ids(released, settings)),
-        weights=convert_state_dict({key: tensor for key, tensor in released.items() if key in known}),
+        weights=convert_state_dict({key: tensor for key, tensor in released.items() if key in expected}),
         vocabulary="start_end",
         unused=["encoder"] if isinstance(encoder, Record) else [],
-        unknown=sorted(set(released) - known),
+        unknown=sorted(set(released) - expected),
         may_lack=NEVER_STORED,
         generation={"num_beams": 5, "bookkeeping": "shrinking_finished"},
     )
 
 
 def read_sizes(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any]:
-    """Read the sizes for `convert_config` from the weights and the settings."""
+    """Infer layer sizes, as `convert_config` needs them, from the weights and the settings."""
     tokens, embedding = released["embedding.weight"].shape
     attention, features = released["attention.encoder_att.weight"].shape
     given = {name: settings[name] for name in ("dropout", "alpha_c") if name in settings}
@@ -320,13 +320,13 @@ def read_sizes(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[st
 
 
 def read_ids(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, int]:
-    """Return the ids of the word map: padding is first; unknown, start and end come after the words."""
+    """Return the special token ids of the word map: padding first; unknown, start and end after the words."""
     tokens = released["embedding.weight"].shape[0]
     return {name: settings.get(name, id) for name, id in (("start", tokens - 2), ("end", tokens - 1), ("pad", 0))}
 
 
 def convert_config(sizes: Mapping[str, Any], ids: Mapping[str, int]) -> ShowAttendTellConfig:
-    """Build the configuration of a model of the re-implementation.
+    """Build the configuration of a model of the re-implementation from its sizes.
 
     Args:
         sizes: `attention_dim`, `embed_dim`, `decoder_dim`, `encoder_dim`, `vocab_size`; optionally `dropout` (0.5)

@@ -65,7 +65,7 @@ M2_KEY_MAP = KeyMap(
 def key_map(
     use_bn: int = 0, projections: str = "qkvo", program: str = "the Transformer of ImageCaptioning.pytorch"
 ) -> KeyMap:
-    """Return the names of the weights; those that no forward pass reads have none.
+    """Return the map from released weight names to those of this library; unused weights are dropped.
 
     Args:
         use_bn: batch norms of the projected regions.
@@ -81,7 +81,7 @@ def key_map(
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read `model.pth` and the infos file beside it.
+    """Convert `model.pth` and its infos file to a configuration, weights and words.
 
     Args:
         checkpoint: the file with the weights.
@@ -108,7 +108,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 def read_weights(
     released: Mapping[str, Tensor], infos: Infos, config: Any, names: KeyMap, generation: Mapping[str, Any]
 ) -> Released:
-    """Return what was read from a checkpoint, with its weights under the names of this library.
+    """Rename the weights of a checkpoint; return them with configuration, words and settings.
 
     Args:
         released: the weights.
@@ -132,7 +132,7 @@ def read_weights(
 
 
 def read_sizes(released: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes for `convert_config` from the weights; the number of heads comes from the options."""
+    """Infer layer sizes, as `convert_config` needs them, from the weights; the options give the number of heads."""
     vocabulary, width = released["model.tgt_embed.0.lut.weight"].shape
     linear = next(tensor for key, tensor in released.items() if key.startswith("att_embed.") and tensor.ndim == 2)
     return {
@@ -151,7 +151,7 @@ def read_sizes(released: Mapping[str, Tensor], options: Mapping[str, Any]) -> di
 
 
 def shared_fields(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the configuration that ZoDIAC has as well, see `convert_config`."""
+    """Return the configuration fields that the Transformer and ZoDIAC share, from the sizes of `read_sizes`."""
     return {
         "vocab_size": sizes["vocab_rows"],
         "hidden_size": sizes["d_model"],
@@ -171,7 +171,7 @@ def shared_fields(sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_config(sizes: Mapping[str, Any]) -> CaptioningTransformerConfig:
-    """Build the configuration of a Transformer of ImageCaptioning.pytorch.
+    """Build the configuration of a Transformer of ImageCaptioning.pytorch from its sizes.
 
     Args:
         sizes: `d_model`, `num_att_heads`, `d_ff`, `N_enc`, `N_dec`, `vocab_rows`, `att_feat_size`, `use_bn`,
@@ -186,7 +186,7 @@ def convert_config(sizes: Mapping[str, Any]) -> CaptioningTransformerConfig:
 
 
 def convert_state_dict(released: Mapping[str, Tensor], use_bn: int = 0) -> dict[str, Tensor]:
-    """Rename the weights of a Transformer of ImageCaptioning.pytorch.
+    """Rename the `state_dict` of a Transformer of ImageCaptioning.pytorch to the names of this library.
 
     The stored sinusoids are left out: the captioner computes those of the positions that it has.
 
@@ -197,7 +197,7 @@ def convert_state_dict(released: Mapping[str, Tensor], use_bn: int = 0) -> dict[
 
 
 def convert_m2_style_config(sizes: Mapping[str, Any]) -> CaptioningTransformerConfig:
-    """Build the configuration of a Transformer in the M2 code: no memory, and a decoder that reads the last level.
+    """Build the configuration of a Transformer in the M2 code: no memory slots, last encoder level only.
 
     Args:
         sizes: `d_model`, `n_head`, `d_k`, `d_v`, `d_ff`, `d_in`, `encoder_layers`, `decoder_layers`, `vocab_size`,

@@ -48,7 +48,7 @@ KEY_MAP = KeyMap("VisualGPT", (*M2_REGION_ENCODER, *GPT2_DECODER, *GPT2_FEED_FOR
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read a checkpoint.
+    """Convert a checkpoint to a configuration and weights of this library.
 
     Args:
         checkpoint: the file, or a file with the `state_dict` alone.
@@ -85,7 +85,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def read_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sizes for `convert_config` from the weights and the settings.
+    """Infer layer sizes, as `convert_config` needs them, from the weights and the settings.
 
     Args:
         released: weights under the released names.
@@ -110,7 +110,7 @@ def convert_config(
     normalize_srau: bool = False,
     attention_on_attention: bool = False,
 ) -> VisualGPTConfig:
-    """Build the configuration of a released model.
+    """Build the configuration of a released VisualGPT from its sizes.
 
     Args:
         sizes: `d_model`, `n_head`, `d_k`, `d_v`, `d_ff`, `d_in`, `encoder_layers`, `decoder_layers`, `vocab_size`,
@@ -131,7 +131,7 @@ def convert_config(
 
 
 def map_key(key: str) -> str | None:
-    """Return the name in this library of a released key; None if no forward pass reads it.
+    """Return this library's name for a released weight name; None if no forward pass reads the weight.
 
     Raises:
         KeyError: the code base has no such key.
@@ -140,7 +140,7 @@ def map_key(key: str) -> str | None:
 
 
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename a released `state_dict`. The output projection of cross-attention is transposed.
+    """Rename a released `state_dict`; output projections of cross-attention are transposed.
 
     Raises:
         KeyError: the code base has no such key.

@@ -1,4 +1,4 @@
-"""Tokenizers and processors from the vocabularies of other programs."""
+"""Tokenizers and processors built from the vocabularies of other programs."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def gpt2_tokenizer(vocabulary: str, config: Any) -> Any:
 
 
 def tokenizer_of_words(words: dict[int, str], source: str, layout: str, size: int) -> Any:
-    """Build a word-level tokenizer with the ids of a checkpoint.
+    """Build a word-level tokenizer with the token ids of a checkpoint.
 
     Args:
         words: the words by id.
@@ -100,7 +100,7 @@ def tokenizer_of_words(words: dict[int, str], source: str, layout: str, size: in
 
 
 def read_words(path: Path, first: int) -> dict[int, str]:
-    """Read words by id.
+    """Read a vocabulary file, word by id.
 
     Args:
         path: `.json` with `{word: id}`; `.pkl` with such a dictionary, a vocabulary of the M2 code or an infos file of
@@ -125,7 +125,7 @@ def read_words(path: Path, first: int) -> dict[int, str]:
 
 
 def pickled_words(path: Path) -> dict[int, str]:
-    """Read words by id from a pickle, without running code in it: a dictionary, an infos file or an M2 vocabulary.
+    """Read a vocabulary, word by id, from a pickle without running its code: dictionary, infos file or M2 vocabulary.
 
     Raises:
         ValueError: the file has a different form.

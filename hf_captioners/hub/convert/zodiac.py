@@ -25,12 +25,12 @@ GATES = {"zodiac-sigmoid": "sigmoid", "zodiac-tanh": "tanh"}
 
 
 def key_map(use_bn: int = 0) -> KeyMap:
-    """Return the names of the weights; an attention has current query, past query, key, value and output."""
+    """Return the map from ZoDIAC's weight names to those of this library; its attentions also have past queries."""
     return transformer.key_map(use_bn, projections="qpkvo", program="ZoDIAC")
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read `model.pth` and the infos file beside it.
+    """Convert `model.pth` and its infos file to a configuration, weights and words.
 
     Args:
         checkpoint: the file with the weights.
@@ -58,7 +58,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 
 
 def convert_config(sizes: Mapping[str, Any]) -> ZodiacConfig:
-    """Build the configuration of a Transformer of ZoDIAC.
+    """Build the configuration of a Transformer of ZoDIAC from its sizes.
 
     Args:
         sizes: `d_model`, `num_att_heads`, `d_ff`, `N_enc`, `N_dec`, `vocab_rows`, `att_feat_size`, `use_bn`,
@@ -81,7 +81,7 @@ def convert_config(sizes: Mapping[str, Any]) -> ZodiacConfig:
 
 
 def convert_state_dict(released: Mapping[str, Tensor], use_bn: int = 0) -> dict[str, Tensor]:
-    """Rename the weights of a Transformer of ZoDIAC.
+    """Rename the `state_dict` of a Transformer of ZoDIAC to the names of this library.
 
     Raises:
         KeyError: the code base has no such weight.

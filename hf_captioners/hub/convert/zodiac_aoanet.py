@@ -30,7 +30,7 @@ DECODER_ATTENTION = "model.decoder.layer.attention"
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read `model.pth` and the infos file beside it.
+    """Convert `model.pth` and its infos file to a configuration, weights and words.
 
     Args:
         checkpoint: the file with the weights.
@@ -64,7 +64,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
 def convert_config(
     options: Mapping[str, Any], weights: Mapping[str, Tensor], attention: Mapping[str, Any]
 ) -> ZodiacAoANetConfig:
-    """Build the configuration of a released model.
+    """Build the configuration of a released ZoDIAC in AoANet from its options and weights.
 
     Args:
         options: options of the program, see `hf_captioners.hub.convert.aoanet.convert_config`.
@@ -78,7 +78,7 @@ def convert_config(
 
 
 def split_past_queries(released: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the weights under the names of AoANet's program, and the past queries under the names of this library."""
+    """Rename past queries to names of this library, and all other weights to those of AoANet's program."""
     plain, past = {}, {}
     for key, tensor in released.items():
         refiner, decoder = REFINER.fullmatch(key), DECODER.fullmatch(key)
@@ -95,7 +95,7 @@ def split_past_queries(released: Mapping[str, Tensor]) -> tuple[dict[str, Tensor
 
 
 def convert_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert released weights to weights of this library, see `hf_captioners.hub.convert.aoanet`.
+    """Convert a released `state_dict`, see `hf_captioners.hub.convert.aoanet`.
 
     Raises:
         KeyError: the program has no such weight.
