@@ -90,7 +90,7 @@ FAST = [
     ([*CAPTION, "--device", "cud"], "`cuda`"),
     (["caption", "photo.jpg", "--model", "defualt"], "`default`"),
     ([*ADAPT, "--model", "defalt"], "`default`"),
-    (["review", "nowhere"], "There is no folder nowhere."),
+    (["review", "nowhere"], "there is no file or folder nowhere."),
     ([*CAPTION, "--device", "cuda0"], "`cuda`"),
     ([*CAPTION, "--num_beams", "0"], "at least 1"),
     (["caption", "foto.jpg", "--model", "my_captioner"], "`photo.jpg`"),
