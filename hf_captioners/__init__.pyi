@@ -17,7 +17,6 @@ from .metrics import compute_caption_metrics as compute_caption_metrics
 from .modeling.configuration_aoa_transformer import AoATransformerConfig as AoATransformerConfig
 from .modeling.configuration_aoanet import AoANetConfig as AoANetConfig
 from .modeling.configuration_attribute_detector import AttributeDetectorConfig as AttributeDetectorConfig
-from .modeling.configuration_bilinear import BilinearConfig as BilinearConfig
 from .modeling.configuration_captioning import CaptioningConfig as CaptioningConfig
 from .modeling.configuration_eta import ETAConfig as ETAConfig
 from .modeling.configuration_image_transformer import ImageTransformerConfig as ImageTransformerConfig
@@ -34,8 +33,6 @@ from .modeling.modeling_aoa_transformer import AoATransformerModel as AoATransfo
 from .modeling.modeling_aoanet import AoANetForConditionalGeneration as AoANetForConditionalGeneration
 from .modeling.modeling_aoanet import AoANetModel as AoANetModel
 from .modeling.modeling_attribute_detector import AttributeDetectorModel as AttributeDetectorModel
-from .modeling.modeling_bilinear import BilinearForConditionalGeneration as BilinearForConditionalGeneration
-from .modeling.modeling_bilinear import BilinearModel as BilinearModel
 from .modeling.modeling_eta import ETAForConditionalGeneration as ETAForConditionalGeneration
 from .modeling.modeling_eta import ETAModel as ETAModel
 from .modeling.modeling_image_transformer import (
@@ -67,7 +64,6 @@ from .processing.image_processing_captioning import CaptioningImageProcessor as 
 from .processing.image_processing_captioning import CaptioningImageProcessorFast as CaptioningImageProcessorFast
 from .processing.processing_aoa_transformer import AoATransformerProcessor as AoATransformerProcessor
 from .processing.processing_aoanet import AoANetProcessor as AoANetProcessor
-from .processing.processing_bilinear import BilinearProcessor as BilinearProcessor
 from .processing.processing_captioning import CaptioningProcessor as CaptioningProcessor
 from .processing.processing_eta import ETAProcessor as ETAProcessor
 from .processing.processing_image_transformer import ImageTransformerProcessor as ImageTransformerProcessor

@@ -144,13 +144,6 @@ ARCHITECTURES = {
             paper="Chen et al., VisualGPT, CVPR 2022 (baseline); Huang et al., Attention on Attention for Image "
             "Captioning, ICCV 2019",
         ),
-        Architecture(
-            name="bilinear",
-            model_type="captioning_bilinear",
-            prefix="Bilinear",
-            tokenizer="words",
-            paper="none",
-        ),
     )
 }
 
