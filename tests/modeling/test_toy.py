@@ -105,7 +105,7 @@ class TestJoinedParts:
         """Rows of attributes that no image has get no gradient."""
         check = TestToy()
         check.joined_parts = {"model.encoder.attributes.weight": 8}
-        with pytest.raises(AssertionError, match=r"attributes.weight: no gradient reaches parts \[0, 1, 2, 3, 4, 5, 6\]"):
+        with pytest.raises(AssertionError, match=r"attributes.weight: no gradient reaches parts \[0, 1, .*, 6\]"):
             check.test_every_head_and_gate_gets_a_gradient()
 
     def test_an_architecture_may_have_none(self, monkeypatch):
