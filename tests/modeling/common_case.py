@@ -41,6 +41,8 @@ class CaptionerCase:
     without_draws: ClassVar[dict[str, Any]] = {}
     # Keys of encoder attention after the regions that are no regions, such as the memory slots of M2.
     encoder_slots = 0
+    # Matrices of its own whose rows belong to several parts, such as the gates of a cell: name -> number of parts.
+    joined_parts: ClassVar[dict[str, int]] = {}
 
     def make_config(self, **fields: Any) -> Any:
         """Return a tiny configuration; `fields` take precedence over its own values."""

@@ -203,8 +203,9 @@ class TrainingChecks(CaptionerCase):
         """Several share one matrix, which hides one that has no effect."""
         model = self.make_model().train()
         _, found = gradients(model, **self.inputs("regions"), labels=self.labels(model))
-        parts = parts_of(model)
-        assert parts
+        parts = parts_of(model) | self.joined_parts
+        if not parts:
+            pytest.skip("no matrix of several heads or gates is known: name those of your cells in `joined_parts`")
         for name, number in parts.items():
             reached = found[name].unflatten(0, (number, -1)).flatten(1).any(1)
             assert reached.all(), f"{name}: no gradient reaches parts {(~reached).nonzero().flatten().tolist()}"

@@ -39,6 +39,16 @@ def test_the_files_are_those_of_the_toy():
     assert TESTS.strip() in (ROOT / "tests" / "modeling" / "test_toy.py").read_text(), "the tests of the page run"
 
 
+def test_shared_parts_are_in_their_files():
+    rows = PAGE.partition("| file in `modeling/` |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) == 8
+    for row in rows:
+        files, names = (re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split(" | "))
+        text = "".join((ROOT / "modeling" / file).read_text() for file in files)
+        missing = [name for name in names if not re.search(rf"^ *(class|def) {name}\b|^{name} = ", text, re.MULTILINE)]
+        assert names and not missing, row
+
+
 @pytest.fixture
 def typed(package, fork_server):
     """Run code in a fresh process in that folder, with folders of packages."""

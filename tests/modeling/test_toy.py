@@ -10,6 +10,7 @@ from hf_captioners.modeling.configuration_captioning import rate, within
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.registration import register_architecture
 
+from . import common_training
 from .common import CaptionerChecks
 from .common_case import IMAGES, REGIONS, CaptionerCase, assert_close
 from .toy import TOY
@@ -95,6 +96,22 @@ class TestToy(ToyCase, CaptionerChecks):
         views = torch.tensor([[0, 1]])
         two = model(**inputs, region_views=views, decoder_input_ids=captions, output_gates=True).encoder_relations
         assert one[0].tolist() == [[1, 0], [1, 1]] and two[0].tolist() == [[1, 0], [0, 1]]
+
+
+class TestJoinedParts:
+    """The check of heads and gates, with matrices that the test class names, and without any."""
+
+    def test_parts_without_a_gradient_are_named(self):
+        """Rows of attributes that no image has get no gradient."""
+        check = TestToy()
+        check.joined_parts = {"model.encoder.attributes.weight": 8}
+        with pytest.raises(AssertionError, match=r"attributes.weight: no gradient reaches parts \[0, 1, .*, 6\]"):
+            check.test_every_head_and_gate_gets_a_gradient()
+
+    def test_an_architecture_may_have_none(self, monkeypatch):
+        monkeypatch.setattr(common_training, "parts_of", lambda model: {})
+        with pytest.raises(pytest.skip.Exception, match="`joined_parts`"):
+            TestToy().test_every_head_and_gate_gets_a_gradient()
 
 
 class NarrowConfig(ToyConfig):
