@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-$(STAMP): pyproject.toml default_captioner/pyproject.toml
+$(STAMP): pyproject.toml release/build_backend.py default_captioner/pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv || true
 	$(PY) -m uv pip install --quiet --python $(PY) -e ".[dev]" -e ./default_captioner || $(PY) -m pip install --quiet -e ".[dev]" -e ./default_captioner

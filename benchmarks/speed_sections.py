@@ -48,8 +48,7 @@ def trained_decoding(figures: dict) -> list[str]:
     return [
         "## Decoding with a trained captioner",
         "",
-        "The VisualGPT of [a trimmed vocabulary](#a-trimmed-vocabulary), before it is trimmed: width 128, 4 layers, "
-        f"50,259 tokens, {figures['beams']} beams ({figures['machine']}). Batches of eight of "
+        f"The default captioner on torch, {figures['beams']} beams ({figures['machine']}). Batches of eight of "
         f"{figures['lengths'][0]['images']} validation photographs that are encoded already, every decoder in turn; "
         f"medians of {figures['rounds']} rounds.",
         "",
@@ -60,7 +59,7 @@ def trained_decoding(figures: dict) -> list[str]:
             for row in figures["lengths"]
         ),
         "",
-        f"Packed weights on {figures['images']:,} photographs:",
+        f"Packed weights on {figures['images']:,} photographs, one at a time:",
         "",
         *columns("weights", "equal captions", "CIDEr-D", "change", "CPU seconds per photograph"),
         *(
@@ -69,8 +68,7 @@ def trained_decoding(figures: dict) -> list[str]:
             for row in weights
         ),
         "",
-        "Command: `python benchmarks/trained_decoding.py runs/visualgpt/checkpoint-1200 "
-        "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k`.",
+        "Command: `python benchmarks/trained_decoding.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k`.",
         "",
     ]
 
@@ -120,6 +118,29 @@ def training(figures: dict) -> list[str]:
         "Command: `python benchmarks/training.py --tokenizer gpt2 --output benchmarks/results/training.json`"
         + (" with `--quick`" if setting["quick"] else "")
         + ".",
+        "",
+    ]
+
+
+def training_epoch(figures: dict) -> list[str]:
+    """Return the section on what an epoch of training spends its time on."""
+    images, rows = figures["images"], figures["rows"]
+    return [
+        "## An epoch of training",
+        "",
+        f"CPU seconds of an epoch on {images['train']} photographs of Flickr8k with 5 captions each, with an evaluation on "
+        f"{images['validation']} photographs: the proportions of the whole data set ({figures['machine']}). The captioners "
+        "and settings are those of the recipes on Flickr8k, VisualGPT with a language model of random weights. Features of "
+        "the frozen vision model are computed before, once for all runs.",
+        "",
+        *columns("part of the epoch", *(row["captioner"] for row in rows)),
+        *(f"| {part} | " + " | ".join(f"{row[part]:.1%}" for row in rows) + " |" for part in figures["parts"]),
+        "| seconds of the epoch | " + " | ".join(f"{row['seconds']:.0f}" for row in rows) + " |",
+        "| steps | " + " | ".join(f"{row['steps']}" for row in rows) + " |",
+        "| seconds for the features before | " + " | ".join(f"{row['features']:.0f}" for row in rows) + " |",
+        "",
+        "Command: `python benchmarks/training_epoch.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k --vision_model "
+        "MOBILENETV2 --tokenizer gpt2 --output benchmarks/results/training_epoch.json`.",
         "",
     ]
 

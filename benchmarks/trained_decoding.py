@@ -1,11 +1,11 @@
-"""Measure decoding with a trained VisualGPT: captions of natural length, and what packed weights change.
+"""Measure decoding with the default captioner: captions of natural length, and what packed weights change.
 
-    python benchmarks/trained_decoding.py runs/visualgpt/checkpoint-1200 --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k
+    python benchmarks/trained_decoding.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k
 
 Trained captioners end their captions by themselves. The first table compares `generate()` with the stock method of
 transformers on batches of eight validation photographs, at natural length and with 20 tokens in every caption. The
-second one has the captions of all validation photographs with every kind of packed weights. Weights of fewer bits
-change captions of random weights, so that only a trained captioner shows what they cost.
+second one has the captions of all validation photographs, one at a time, with every kind of packed weights. Weights of
+fewer bits change captions of random weights, so that only a trained captioner shows what they cost.
 """
 
 import argparse
@@ -73,6 +73,13 @@ def lengths(captioner: Any, regions: list[Any], rounds: int, options: dict[str, 
     return rows
 
 
+def images_of(batch: Any) -> list[Any]:
+    """Return the encoder outputs of each image of a batch."""
+    sizes = {name: value.split(1) for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    assert len(sizes) == len(batch), "encoder outputs are tensors [images, ...]"
+    return [type(batch)(**dict(zip(sizes, image, strict=True))) for image in zip(*sizes.values(), strict=True)]
+
+
 def packed_weights(
     captioner: Any, processor: Any, regions: list[Any], references: list[list[str]], options: dict[str, int]
 ) -> list[dict[str, Any]]:
@@ -81,8 +88,8 @@ def packed_weights(
     for kind in ("plain", *(kind for kind in PACKING if can_pack(kind))):
         model = captioner if kind == "plain" else with_packed_weights(captioner, kind)
         start, captions = time.process_time(), []
-        for batch in regions:
-            ids = model.generate(encoder_outputs=batch.copy(), **options)
+        for image in (image for batch in regions for image in images_of(batch)):
+            ids = model.generate(encoder_outputs=image, **options)
             captions += processor.batch_decode(ids, skip_special_tokens=True)
         seconds = (time.process_time() - start) / len(references)
         plain = plain or captions
@@ -96,7 +103,7 @@ def packed_weights(
 def main() -> None:
     """Encode the photographs once, decode them in every way, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("captioner", type=Path, help="directory of a trained VisualGPT")
+    parser.add_argument("captioner", nargs="?", help="directory of a captioner; default: the default captioner")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--images", type=int, default=1000, help="validation photographs; default: 1000")
     parser.add_argument("--timed", type=int, default=5, help="batches of 8 photographs that are timed; default: 5")
@@ -105,7 +112,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     options = {"num_beams": 5, "max_new_tokens": 20}
-    captioner, processor = load_captioner(str(args.captioner), dtype=torch.float32)
+    captioner, processor = load_captioner(args.captioner, dtype=torch.float32)
     photographs = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
     photographs = photographs.select(range(args.images // BATCH * BATCH))
     with torch.inference_mode():
@@ -114,6 +121,7 @@ def main() -> None:
             for batch in photographs.iter(BATCH)
         ]
         result = {
+            "model_type": captioner.config.model_type,
             "machine": f"{processor_name()}, 1 thread, torch {torch.__version__.split('+')[0]}",
             "beams": options["num_beams"],
             "images": len(photographs),

@@ -552,6 +552,7 @@ SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
     ("detector", detector),
     ("regions", regions),
     ("training", speed.training),
+    ("training_epoch", speed.training_epoch),
     ("earlier_version", speed.earlier_version),
     ("scst", speed.scst),
     ("scale", speed.scale),

@@ -27,6 +27,8 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture, Purpose, is_supported, supported_captioners
 from hf_captioners.default_model import default_model, is_default
+from hf_captioners.image_text_processor import ImageTextProcessor as ImageTextProcessor
+from hf_captioners.interfaces import Captioner, Processor
 from hf_captioners.modeling.configuration_captioning import DETECTORS
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model, vision_config_of
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
@@ -362,7 +364,7 @@ def require_supported(
 ) -> None:
     """Check by the configuration of a checkpoint that its model type is supported; no weights are read.
 
-    A checkpoint whose configuration cannot be read passes: loading it says why.
+    A checkpoint whose configuration cannot be read passes: loading it says why. A directory without one does not.
 
     Args:
         source: see `load_captioner`; of an adapter, its captioner is checked.
@@ -373,11 +375,14 @@ def require_supported(
 
     Raises:
         ValueError: the model type is not supported, or a file is damaged.
+        FileNotFoundError: a directory has no configuration.
     """
     source = str(default_model().folder) if is_default(source) else str(source)
     if (adapter := adapter_settings(source, revision)) is not None:
         return require_supported(base_of_adapter(source, adapter), purpose, None, trust_remote_code)
     path = checkpoint_file(source, revision, CONFIG_NAME)
+    if path is None and Path(source).is_dir():
+        raise FileNotFoundError(f"{source} has no {CONFIG_NAME}, so it is no captioner{_unfinished(Path(source))}.")
     content = {} if path is None else _read_json(path)
     if not isinstance(content, dict) or not isinstance(model_type := content.get("model_type"), str):
         return None
@@ -424,6 +429,15 @@ def _has_chat_template(source: str, revision: str | None) -> bool:
     return any(isinstance(content, dict) and content.get("chat_template") for content in contents)
 
 
+def _unfinished(folder: Path) -> str:
+    """Return what to name instead of the output folder of a training that has not ended; empty if it is none."""
+    from transformers.trainer_utils import get_last_checkpoint  # which imports much
+
+    if (last := get_last_checkpoint(str(folder))) is None:
+        return ""
+    return f": its training has not ended. Continue it with `resume`, or name its last checkpoint, {last}"
+
+
 def _is_own(config: Any) -> bool:
     """Return whether a configuration is one of a captioner of this library, perhaps of a copy of its code."""
     return hasattr(config, "encoder_inputs")
@@ -441,7 +455,7 @@ def load_captioner(
     purpose: Purpose = Purpose.CAPTIONING,
     processor_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> tuple[Any, Any]:
+) -> tuple[Captioner, Processor]:
     """Load a captioner and its processor.
 
     Args:
@@ -576,7 +590,7 @@ def _load_adapted(
     return model.eval(), with_processor_options(processor, processor_options or {})
 
 
-def merge_adapter(source: str, **options: Any) -> tuple[Any, Any]:
+def merge_adapter(source: str, **options: Any) -> tuple[Captioner, Processor]:
     """Load the captioner of an adapter with the adapter merged into its weights, as an ordinary captioner.
 
     Args:
@@ -645,7 +659,7 @@ def weight_that_is_not_finite(model: torch.nn.Module) -> str | None:
     return None
 
 
-def load_processor(source: str, trust_remote_code: bool = False) -> Any:
+def load_processor(source: str, trust_remote_code: bool = False) -> Processor:
     """Load the processor of a captioner; join image processor and tokenizer if they were saved separately.
 
     Raises:
@@ -662,21 +676,3 @@ def load_processor(source: str, trust_remote_code: bool = False) -> Any:
             f"{source} has a tokenizer without words: its tokenizer.json is missing or damaged. {COPY_AGAIN}"
         )
     return processor
-
-
-class ImageTextProcessor:
-    """Image processor and tokenizer that were saved separately, as those of vision-encoder-decoder models.
-
-    Args:
-        image_processor: an image processor of transformers.
-        tokenizer: a tokenizer of transformers.
-    """
-
-    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
-        self.image_processor, self.tokenizer = image_processor, tokenizer
-        self.model_input_names = ["pixel_values", "labels"]
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save both into one directory."""
-        self.image_processor.save_pretrained(save_directory, **kwargs)
-        self.tokenizer.save_pretrained(save_directory, **kwargs)

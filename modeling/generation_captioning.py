@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput
 from .configuration_captioning import require_choice
 from .inputs_captioning import IMAGE_INPUTS, input_names, visible_tokens
 from .layers_attention import CaptionCache, gradient_of_weights
-from .layers_packed import generating, pack, packed_as, unpack
+from .layers_packed import PACKING, can_pack, generating, pack, packed_as, unpack
 from .search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
@@ -180,6 +180,11 @@ class CaptionGenerationMixin(GenerationMixin):
             RuntimeError: the plain weights were dropped before.
         """
         pack(self, weights, drop_plain)  # type: ignore[arg-type]
+
+    @property
+    def packings(self) -> tuple[str, ...]:
+        """Number formats of packed weights that this machine computes with, see `optimize_for_generation`."""
+        return tuple(weights for weights in PACKING if can_pack(weights))
 
     @property
     def packed_weights(self) -> str | None:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import PIL.Image
@@ -219,7 +219,7 @@ class _ImageSteps:
     @classmethod
     def from_backbone(
         cls, backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor, **settings: Any
-    ) -> _ImageSteps:
+    ) -> Self:
         """Return a processor with the image settings of a vision backbone.
 
         Args:

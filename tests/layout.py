@@ -17,8 +17,11 @@ MAP = re.compile(r"(?<=<!-- map -->\n).*?(?=<!-- end of the map -->)", re.DOTALL
 LEAVES = {
     "architectures",
     "default_model",
+    "deprecation",
     "image_names",
+    "image_text_processor",
     "inert_text",
+    "interfaces",
     "names",
     "output_files",
     "processor_settings",

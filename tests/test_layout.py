@@ -12,7 +12,7 @@ from tests.layout import ARROWS, LEAVES, MAP, PAGE, ROOT, folder_imports, import
 from tests.variants import slow_unless
 
 TOP_LEVEL = {"hf_captioners", "modeling", "processing", "hub_cards", "tests", "pyproject.toml", "README.md"}
-BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "Makefile", "LICENSE"} | {
+BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "release", "Makefile", "MANIFEST.in", "LICENSE"} | {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -33,7 +33,16 @@ TRAVELLING_IMPORTS = {
 }
 CODE = [
     path
-    for folder in ("hf_captioners", "modeling", "processing", "hub_cards", "tests", "examples", "benchmarks")
+    for folder in (
+        "hf_captioners",
+        "modeling",
+        "processing",
+        "hub_cards",
+        "tests",
+        "examples",
+        "benchmarks",
+        "release",
+    )
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "fixtures" not in path.parts
 ]

@@ -1,20 +1,17 @@
 """The built wheel: it is complete, installs one package, and works in an empty folder."""
 
 import os
-import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from .distributions import MAPPED, ROOT, build, copy_sources, wheel  # noqa: F401
 from .fork_server import ForkServer
 
-ROOT = Path(__file__).parents[1]
-MAPPED = {"modeling": "hf_captioners/modeling", "processing": "hf_captioners/processing"} | {
-    "hub_cards": "hf_captioners/hub_cards"
-}
 PROBE = """
 import hf_captioners, pathlib, sys
 from importlib.resources import files
@@ -42,32 +39,25 @@ def source_files() -> set[str]:
     return names
 
 
-@pytest.fixture(scope="module")
-def wheel(once_a_run) -> Path:
-    """Build a wheel from a copy of the sources, without stale build folders."""
-
-    def fill(work):
-        tree = work / "tree"
-        tree.mkdir()
-        for name in ("hf_captioners", *MAPPED):
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, tree / name)
-        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work), str(tree)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
-
-    return next(once_a_run("wheel", fill).glob("*.whl"))
-
-
-def test_wheel_holds_every_file(wheel):
+def test_wheel_holds_every_file(wheel):  # noqa: F811
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     assert not source_files() - names, f"missing in the wheel: {sorted(source_files() - names)}"
     assert not names - source_files(), f"only in the wheel: {sorted(names - source_files())}"
     assert {name.split("/")[0] for name in names} == {"hf_captioners"}
+    assert {"hf_captioners/py.typed", "hf_captioners/__init__.pyi", "hf_captioners/captioning/__init__.pyi"} <= names
+    assert wheel.stat().st_size < 1_500_000
+
+
+def test_source_distribution_builds_the_same_wheel(wheel, tmp_path):  # noqa: F811
+    archive = build(copy_sources(tmp_path / "tree"), tmp_path / "built", "--sdist")
+    with tarfile.open(archive) as sources:
+        sources.extractall(tmp_path / "sources", filter="data")
+    again = build(next((tmp_path / "sources").iterdir()), tmp_path / "again")
+    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, once_a_run) -> Path:
+def installed(wheel, once_a_run) -> Path:  # noqa: F811
     """Install the wheel alone into a folder; its dependencies come from this environment."""
 
     def fill(target):

@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow
 
 from hf_captioners.confidence.assessing import Assessor
 from hf_captioners.default_model import default_model, is_default
+from hf_captioners.interfaces import CaptioningOptions
 from hf_captioners.processing.image_reading import read_image
 
 from .backends import BACKENDS, ONNX
@@ -54,7 +55,7 @@ def load_pipeline(
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
         weights: of the captioners of an ensemble; default: equal ones.
-        packed_weights: see `ImageCaptioningPipeline`.
+        packed_weights: see `ImageCaptioningPipeline`; default, if the captioner's weights are float32: `"float32"`.
         backend: `"torch"`, or `"onnx"`: `model` is the captioner of an installed package, or a folder that
             `hf-captioners export` wrote.
         threads: threads of an operation on a CPU. None: as the library chooses, or `OMP_NUM_THREADS` says.
@@ -106,7 +107,10 @@ def load_pipeline(
         captioner, processor = load_ensemble(sources, weights, **options)
     else:
         captioner, processor = load_captioner(sources[0], **options)
-    return ImageCaptioningPipeline(model=captioner, processor=processor, device=device, packed_weights=packed_weights)
+    pipeline = ImageCaptioningPipeline(model=captioner, processor=processor, device=device, packed_weights="plain")
+    if packed_weights != "plain":
+        pipeline.pack_weights(packed_weights)
+    return pipeline
 
 
 class PreparedBatch(NamedTuple):
@@ -153,7 +157,7 @@ class CaptionBatches:
         device: for example `"cuda:0"`. None: an accelerator if there is one.
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
-        packed_weights: see `ImageCaptioningPipeline`.
+        packed_weights: see `ImageCaptioningPipeline`; default, if the captioner's weights are float32: `"float32"`.
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
         reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
             pixels that differ by a few grey levels.
@@ -189,12 +193,13 @@ class CaptionBatches:
         rows: Mapping[str, Mapping[str, Any]] | None = None,
         confidence: str | None = None,
         prefer_sure: bool = False,
-        **generate: Any,
+        **generate: Unpack[CaptioningOptions],
     ) -> None:
         if prefer_sure and confidence is None:
             raise ValueError("`prefer_sure` chooses by confidence: pass `confidence`, 'search' or 'samples'.")
         self.confidence, self.prefer_sure = confidence, prefer_sure
-        self.model, self.column, self.generate = model, column, generate
+        self.model, self.column = model, column
+        self.generate: dict[str, Any] = {**generate}
         self.reduced_reading, self.rows = reduced_reading, rows
         self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         self.loading |= {"packed_weights": packed_weights, "backend": backend}

@@ -76,7 +76,7 @@ class OnnxPipeline:
             options["seed"] = seed_of_batch(options["seed"], items)
         return self.captioner(items, batch_size=len(items), **options)
 
-    def pack_weights(self, packed_weights: str | None = None, drop_plain: bool = False) -> None:
+    def pack_weights(self, packed_weights: str | None = None, drop_plain: bool = False, **more: Any) -> None:
         """Do nothing: the weights are in the graphs."""
 
     def __call__(self, images: Any, **options: Any) -> Any:

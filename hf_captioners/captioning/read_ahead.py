@@ -6,17 +6,19 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from itertools import islice
+from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 WAITING_BATCHES = 2  # batches that a process prepares before the model asks for them
 MAX_WORKERS = 8
 SECONDS_BETWEEN_LOOKS = 0.2
-_prepare: Callable[[Any], Any]  # of a process that prepares batches
 
 
 def workers_for(batches: int, workers: int | None = None) -> int:
@@ -53,34 +55,110 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
     if not workers:
         yield from map(prepare, batches)
         return
-    pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(prepare,))
     left = iter(batches)
+    processes: list[_Worker] = []
+    waiting: deque[_Worker] = deque()  # in the order of the batches that they prepare
     try:
-        waiting: deque[Future[bytes]] = deque()
-        waiting.extend(pool.submit(_prepared, batch) for batch in islice(left, workers * WAITING_BATCHES))
+        processes += (_Worker(prepare) for _ in range(workers))
+        for worker, batch in zip(processes * WAITING_BATCHES, left, strict=False):
+            worker.submit(batch)
+            waiting.append(worker)
         while waiting:
-            content = waiting.popleft().result()
-            waiting.extend(pool.submit(_prepared, batch) for batch in islice(left, 1))
-            yield pickle.loads(content)
-    except BrokenProcessPool as error:
-        raise ChildProcessError(
-            "A process that prepares images was killed, often because the memory is exhausted. Pass fewer `workers` "
-            "or a smaller `batch_size`; a job with an output is continued by `resume`, and what is written is kept."
-        ) from error
+            worker = waiting.popleft()
+            prepared = worker.result()
+            for batch in islice(left, 1):
+                worker.submit(batch)
+                waiting.append(worker)
+            yield prepared
     finally:
-        pool.shutdown(cancel_futures=True)
+        for worker in processes:
+            worker.end()
 
 
-def _begin_worker(prepare: Callable[[Any], Any]) -> None:
-    """Set up a process that prepares batches."""
-    global _prepare
-    _prepare = prepare
+class _Worker:
+    """Process that prepares batches in the order in which they are submitted.
+
+    It alone holds the end of the pipe that it writes results to, so that reading ends when it is killed, even in the
+    middle of a result; the pool of `concurrent.futures` waits forever then.
+    """
+
+    def __init__(self, prepare: Callable[[Any], Any]) -> None:
+        batches, self._batches = Pipe(duplex=False)
+        self._results, results = Pipe(duplex=False)
+        self._process = Process(target=_work, args=(prepare, batches, results), daemon=True)
+        self._process.start()
+        batches.close()
+        results.close()
+
+    def submit(self, batch: Any) -> None:
+        """Let the process prepare a batch."""
+        with suppress(BrokenPipeError):  # it was killed, which its next result tells
+            self._batches.send(batch)
+
+    def result(self) -> Any:
+        """Wait for the next prepared batch.
+
+        Raises:
+            ChildProcessError: the process was killed.
+            Exception: what the preparation raised.
+        """
+        try:
+            content = self._results.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise ChildProcessError(
+                "A process that prepares images was killed, often because the memory is exhausted. Pass fewer "
+                "`workers` or a smaller `batch_size`; a job with an output is continued by `resume`, and what is "
+                "written is kept."
+            ) from error
+        prepared, error_of_preparation = pickle.loads(content)
+        if error_of_preparation is not None:
+            raise error_of_preparation
+        return prepared
+
+    def end(self) -> None:
+        """End the process at once: nothing that it does is needed any more."""
+        self._process.kill()
+        self._process.join()
+        self._batches.close()
+        self._results.close()
+
+
+def _work(prepare: Callable[[Any], Any], batches: Connection, results: Connection) -> None:
+    """Prepare batches in a process of its own, see `_Worker`."""
     for name in ("SIGINT", "SIGHUP"):  # of the whole group of a terminal; the parent ends this process
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # threads of the parent are not here, and one processor is
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    submitted: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(batches, submitted), daemon=True).start()
+    while True:
+        batch = submitted.get()
+        try:
+            # As bytes: tensors would travel in shared memory, of which a container may have 64 MB.
+            outcome = pickle.dumps((prepare(batch), None), protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            outcome = pickle.dumps((None, _portable(error)))
+        results.send_bytes(outcome)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an exception that can be pickled, with the traceback of this process as a note."""
+    note = f"In the process that prepares images:\n{traceback.format_exc()}"
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # pickling calls code of its class
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(note)
+    return error
+
+
+def _receive(batches: Connection, submitted: "SimpleQueue[Any]") -> None:
+    """Take batches out of the pipe at once: while it is full, the parent would wait, and read no results."""
+    with suppress(EOFError):
+        while True:
+            submitted.put(batches.recv())
 
 
 def _end_with(parent: int) -> None:
@@ -91,8 +169,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(SECONDS_BETWEEN_LOOKS)
     os._exit(1)
-
-
-def _prepared(batch: Any) -> bytes:
-    """Return a prepared batch as bytes: tensors would travel in shared memory, of which a container may have 64 MB."""
-    return pickle.dumps(_prepare(batch), protocol=pickle.HIGHEST_PROTOCOL)

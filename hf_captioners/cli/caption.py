@@ -278,8 +278,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--packed_weights",
         choices=PACKED_WEIGHTS,
         metavar="KIND",
-        help="number format of the products on a CPU, for weights of type float32: float32 (default); float16, "
-        "bfloat16 or int8, which are faster and less exact; plain: as PyTorch computes them",
+        help="number format of the products on a CPU, for weights of type float32: float32 (default; of one image "
+        "whose caption is printed, float16); float16, bfloat16 or int8, which are faster and less exact; plain: as "
+        "PyTorch computes them",
     )
     parser.add_argument(
         "--trust_remote_code",
@@ -370,10 +371,10 @@ def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None)
     return seeded
 
 
-def load_packed_model(args: argparse.Namespace) -> Any:
+def load_packed_model(args: argparse.Namespace, one_at_a_time: bool = False) -> Any:
     """Load the pipeline of the model that was typed, with packed weights only."""
     pipeline = load_model(args)
-    pipeline.pack_weights(args.packed_weights, drop_plain=True)
+    pipeline.pack_weights(args.packed_weights, drop_plain=True, one_at_a_time=one_at_a_time)
     return pipeline
 
 
@@ -416,7 +417,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         return caption_into_output(args, images, workers, engine, **texts, **options)
     unreadable: list[UnreadableImage] = []
-    pipeline = load_packed_model(args)
+    pipeline = load_packed_model(args, len(images) == 1)
     options = with_typed_seed(pipeline, options, args.seed)
     for batch in caption_batches(pipeline, images, args.batch_size, workers, engine=engine, **texts, **options):
         for record in batch.records:

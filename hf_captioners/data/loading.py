@@ -7,7 +7,7 @@ import importlib
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hf_captioners.names import did_you_mean
 
@@ -15,6 +15,9 @@ from .building import CaptionBuilder
 from .image_feature import with_allowed_formats
 from .reader import CaptionDatasets, CaptionReader, HubDatasetReader
 from .report import DataReport
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,77 @@ def option_names(name: str) -> list[str]:
 def generation_defaults(name: str) -> dict[str, int]:
     """Return how captions of a data set are decoded, where that is not as usual: `max_new_tokens`, `num_beams`."""
     return dict(getattr(reader_class(name), "generation", {}))
+
+
+# Type checkers tell the four kinds of results apart.
+@overload
+def load_captions(
+    name: str,
+    data_dir: str | Path | None = None,
+    split: None = None,
+    streaming: Literal[False] = False,
+    *,
+    strict: bool = False,
+    report: DataReport | None = None,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> DatasetDict: ...
+
+
+@overload
+def load_captions(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    split: str,
+    streaming: Literal[False] = False,
+    strict: bool = False,
+    report: DataReport | None = None,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> Dataset: ...
+
+
+@overload
+def load_captions(
+    name: str,
+    data_dir: str | Path | None = None,
+    split: None = None,
+    *,
+    streaming: Literal[True],
+    strict: bool = False,
+    report: DataReport | None = None,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> IterableDatasetDict: ...
+
+
+@overload
+def load_captions(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    split: str,
+    streaming: Literal[True],
+    strict: bool = False,
+    report: DataReport | None = None,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> IterableDataset: ...
+
+
+@overload
+def load_captions(
+    name: str,
+    data_dir: str | Path | None = None,
+    split: str | None = None,
+    streaming: bool = False,
+    *,
+    strict: bool = False,
+    report: DataReport | None = None,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> CaptionDatasets: ...
 
 
 def load_captions(

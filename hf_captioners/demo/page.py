@@ -25,7 +25,8 @@ from .facts import FACTS, interval, right_facts
 
 SHOWN = 12
 ATTENTION = "attention.html"
-PHOTOGRAPHS = [Path(__file__).parents[2] / "docs" / name for name in ("photo.jpg", "plane.jpg")]  # not in the wheel
+DOCS = Path(__file__).resolve().parents[2] / "docs"  # of a checkout; not in the wheel
+PHOTOGRAPHS = [DOCS / name for name in ("photo.jpg", "plane.jpg")]
 CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 420, 230, 40
 
 

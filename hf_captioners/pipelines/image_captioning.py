@@ -75,8 +75,9 @@ class ImageCaptioningPipeline(Pipeline):
 
     Argument of `pipeline()` only:
         packed_weights: on a CPU, a captioner of this library generates with copies of its weights that are faster,
-            see `optimize_for_generation`: `"float32"` (default, if the captioner's weights are float32),
-            `"float16"`, `"bfloat16"`, `"int8"`, or `"plain"`: without copies.
+            see `optimize_for_generation`: `"float32"`, `"float16"`, `"bfloat16"`, `"int8"`, or `"plain"`: without
+            copies. Default, if the captioner's weights are float32: `"float16"` where images are captioned one at a
+            time, which is the default of `batch_size`, and `"float32"` otherwise.
 
     An image is a path, an `http(s)` URL, base64 text, a PIL image, or an array or tensor `[H, W, C]`. Several images
     are a list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`.
@@ -141,14 +142,18 @@ class ImageCaptioningPipeline(Pipeline):
                 f"{model.name_or_path} is a {model.config.model_type}, which was not compared with transformers: its "
                 "captions are unverified. It passed the checks of docs/other_models.md."
             )
-        self.pack_weights(packed_weights)
+        self.pack_weights(packed_weights, one_at_a_time=self._batch_size in (None, 1))
 
-    def pack_weights(self, weights: str | None = None, drop_plain: bool = False) -> None:
+    def pack_weights(
+        self, weights: str | None = None, drop_plain: bool = False, *, one_at_a_time: bool = False
+    ) -> None:
         """Generate with packed weights on a CPU.
 
         Args:
             weights: see `packed_weights` of the class; None keeps those that the captioner has.
             drop_plain: see `optimize_for_generation`.
+            one_at_a_time: pack a captioner that has no packed weights as float16 where `weights` is None: products
+                of a few rows are limited by how fast memory is read, those of larger batches are not.
 
         Raises:
             ValueError: the captioner has no packed weights of this kind.
@@ -163,7 +168,9 @@ class ImageCaptioningPipeline(Pipeline):
         elif weights == "plain":
             self.model.restore_weights()
         elif weights is not None or (self.model.dtype == torch.float32 and self.model.device.type == "cpu"):
-            optimize(weights or self.model.packed_weights or "float32", drop_plain)
+            # Code of a checkpoint may be of an earlier version.
+            default = "float16" if one_at_a_time and "float16" in getattr(self.model, "packings", ()) else "float32"
+            optimize(weights or self.model.packed_weights or default, drop_plain)
 
     @property
     def _is_native(self) -> bool:
@@ -652,7 +659,7 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    for file in map(Path, map(inspect.getfile, (bundle_pipeline, read_image))):
+    for file in (source, Path(inspect.getfile(read_image))):
         if file.resolve() != (folder / file.name).resolve():
             code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
             (folder / file.name).write_text(code, encoding="utf-8")

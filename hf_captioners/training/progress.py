@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -53,6 +54,8 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         lines.append(_parameters_of(trainer.model))
     if getattr(args, "start_weight", 0):
         lines.append(f"At the end, {args.start_weight:.0%} of each weight is that of the captioner before training.")
+    if has_bfloat16_products() and args.device.type == "cpu" and not (args.bf16 or args.fp16):
+        lines.append("This CPU multiplies in bfloat16: `bf16=True` is faster, and less exact.")
     lines.append(f"The captioner will be in {args.output_dir}.")
     if images < FEW_IMAGES and args.max_steps <= 0 and args.num_train_epochs > 20:
         lines.append(
@@ -60,6 +63,12 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
             "first try."
         )
     return lines
+
+
+def has_bfloat16_products() -> bool:
+    """Return True if this CPU has instructions for products in bfloat16; with others, autocast is slower."""
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(check is not None and check() for check in checks)
 
 
 def _describe_stream(trainer: Any, started_from: str) -> list[str]:

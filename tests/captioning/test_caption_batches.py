@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,50 @@ def test_a_process_that_is_killed_is_told(batches):
 
     with pytest.raises(ChildProcessError, match="A process that prepares images was killed, often .* `workers`"):
         list(read_ahead(prepare, range(batches), workers=1))
+
+
+def test_a_process_that_is_killed_while_it_answers_is_told():
+    """A part of the result is in the pipe then."""
+
+    def prepare(number):
+        def send_half(self, content):
+            os.write(self.fileno(), bytes(content)[: len(content) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Connection._send = send_half  # in this process only
+        return number
+
+    with pytest.raises(ChildProcessError, match="A process that prepares images was killed"):
+        list(read_ahead(prepare, range(8), workers=2))
+
+
+class OddError(Exception):
+    """An exception that cannot be pickled with its own arguments."""
+
+    def __init__(self, name, reason):
+        super().__init__(f"{name}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionError("far away"), ConnectionError),
+        (EOFError("cut"), EOFError),
+        (OddError("a", "cut"), RuntimeError),
+    ],
+)
+def test_exceptions_of_the_preparation_are_raised(error, expected):
+    def prepare(number):
+        raise error
+
+    with pytest.raises(expected, match=str(error)) as caught:
+        list(read_ahead(prepare, range(3), workers=2))
+    assert type(caught.value) is expected and "In the process that prepares images" in caught.value.__notes__[0]
+
+
+def test_batches_larger_than_a_pipe_do_not_block():
+    batches = [bytes([number]) * 1_000_000 for number in range(12)]
+    assert list(read_ahead(bytes, batches, workers=2)) == batches
 
 
 def is_running(process):

@@ -1,10 +1,19 @@
 """Options of `generate()` as they are typed, and words that must not occur."""
 
+import inspect
+
 import pytest
 
 from hf_captioners.captioning.batches import caption_batches, load_pipeline
-from hf_captioners.captioning.generation_options import bad_word_in, bad_words_ids, check_generation_options
+from hf_captioners.captioning.generation_options import (
+    bad_word_in,
+    bad_words_ids,
+    check_generation_options,
+    known_options,
+)
 from hf_captioners.captioning.image_list import find_images
+from hf_captioners.interfaces import CaptioningOptions, GenerationOptions
+from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.word_tokenizer import word_tokenizer
 
 
@@ -21,6 +30,13 @@ def test_names_and_numbers_are_checked():
         with pytest.raises(ValueError, match="`generate`") as raised:
             check_generation_options(options)
         assert said in str(raised.value)
+
+
+def test_types_name_every_option():
+    """Options that type checkers accept are those that are checked here, and the arguments of the pipeline."""
+    assert not known_options() - GenerationOptions.__annotations__.keys(), "add them to hf_captioners/interfaces.py"
+    own = inspect.signature(ImageCaptioningPipeline._sanitize_parameters).parameters.keys() - {"self", "options"}
+    assert own <= CaptioningOptions.__annotations__.keys()
 
 
 def test_tokens_of_bad_words():

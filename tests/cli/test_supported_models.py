@@ -178,3 +178,15 @@ def test_the_pipeline_of_checkpoints_has_the_same_table():
     captioned = {name for name, purposes in TRANSFORMERS_CAPTIONERS.items() if Purpose.CAPTIONING in purposes}
     assert set(COMPARED) == captioned
     assert all(not hasattr(AutoConfig.for_model(name), "encoder_inputs") for name in ("blip", "git"))
+
+
+def test_folder_without_configuration(tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no config.json, so it is no captioner.$"):
+        require_supported(str(tmp_path))
+
+
+def test_output_folder_of_a_training_that_has_not_ended(tmp_path):
+    for step in (90, 200):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    with pytest.raises(FileNotFoundError, match="its training has not ended.*checkpoint-200.$"):
+        require_supported(str(tmp_path))

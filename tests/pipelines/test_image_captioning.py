@@ -13,6 +13,8 @@ import transformers
 from transformers.pipelines.pt_utils import KeyDataset
 
 import hf_captioners  # noqa: F401  registers the pipeline
+from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.modeling import layers_packed
 from hf_captioners.pipelines.image_captioning import (
     TASK,
     ImageCaptioningPipeline,
@@ -414,8 +416,38 @@ class TestBuiltInPipeline:
                 record["generated_text"].strip() == captioners["visualgpt"](image, prompt=prompt)[0]["generated_text"]
             )
 
-    def test_beams(self, built_in, captioners, images):
+    def test_beams(self, built_in, directories, images):
         options = {"num_beams": 3, "num_return_sequences": 3}
         records = built_in(images[0], text="", max_new_tokens=TOKENS, generate_kwargs=options)
-        expected = captioners["visualgpt"](images[0], **options)
+        exact = transformers.pipeline(
+            TASK, model=str(directories["visualgpt"]), device="cpu", packed_weights="float32"
+        )
+        expected = exact(images[0], max_new_tokens=TOKENS, **options)  # random weights do not bear float16
         assert [r["generated_text"].strip() for r in records] == [r["generated_text"] for r in expected]
+
+
+class TestPackedWeights:
+    """The number format of packed weights where none is given: float16 for one image at a time."""
+
+    @pytest.mark.parametrize(("batch_size", "weights"), [(None, "float16"), (1, "float16"), (8, "float32")])
+    def test_default_follows_the_batch_size(self, directories, batch_size, weights):
+        source = str(directories["visualgpt"])
+        captioner = transformers.pipeline(TASK, model=source, device="cpu", batch_size=batch_size)
+        if weights not in captioner.model.packings:
+            weights = "float32"
+        assert captioner.model.packed_weights == weights
+
+    def test_weights_that_are_packed_stay(self, directories):
+        captioner = transformers.pipeline(TASK, model=str(directories["visualgpt"]), device="cpu", batch_size=8)
+        again = transformers.pipeline(
+            TASK, model=captioner.model, tokenizer=captioner.tokenizer, image_processor=captioner.image_processor
+        )
+        assert again.model.packed_weights == "float32"
+
+    def test_machine_without_float16_packs_float32(self, directories, monkeypatch):
+        monkeypatch.setitem(layers_packed.PACKING, "float16", None)
+        captioner = transformers.pipeline(TASK, model=str(directories["visualgpt"]), device="cpu")
+        assert captioner.model.packed_weights == "float32"
+
+    def test_batches_of_a_job_are_exact(self, directories):
+        assert load_pipeline(str(directories["visualgpt"]), "cpu").model.packed_weights == "float32"

@@ -70,14 +70,14 @@ def start(material: Any, part: str, folder: Path, options: tuple[str, ...]) -> s
         )
 
 
-def end_of(job: subprocess.Popen[bytes], folder: Path) -> str | None:
+def end_of(job: subprocess.Popen[bytes], folder: Path, seconds: float = SECONDS) -> str | None:
     """Wait until a job ends; return the error that it prints, None if it has captioned all.
 
     Raises:
         AssertionError: it goes on for too long, or ends in another way.
     """
     try:
-        status = job.wait(SECONDS)
+        status = job.wait(seconds)
     except subprocess.TimeoutExpired:
         raise AssertionError(f"the job goes on {SECONDS:.0f} seconds after one of its processes was killed") from None
     finally:
@@ -125,7 +125,10 @@ def kill_workers(
             job = start(material, part, folder, options)
             for _ in range(KILLS):
                 lines = lines_of(part, folder) + rng.randint(1, IMAGES // len(PARTS) // (KILLS + 1))
+                deadline = time.monotonic() + SECONDS
                 while job.poll() is None and lines_of(part, folder) < lines:
+                    if time.monotonic() > deadline:
+                        end_of(job, folder, seconds=0)
                     time.sleep(0.005)
                 if job.poll() is not None:
                     if (reason := end_of(job, folder)) is None:

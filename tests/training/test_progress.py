@@ -4,6 +4,7 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
+import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.utils import logging
@@ -49,6 +50,19 @@ def test_defaults_for_few_images_end_in_a_sentence(make_captioner, processor, sc
     arguments = CaptioningTrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no")
     trainer = CaptioningTrainer(make_captioner(), arguments, train_dataset=scenes["train"], processing_class=processor)
     assert any("With 12 images" in line and "`num_train_epochs=20`" in line for line in describe_run(trainer, "x"))
+
+
+@pytest.mark.parametrize(
+    ("supported", "bf16", "is_told"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_cpu_with_bfloat16_products(
+    make_captioner, processor, scenes, tmp_path, monkeypatch, supported, bf16, is_told
+):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: supported)
+    arguments = CaptioningTrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no", bf16=bf16)
+    trainer = CaptioningTrainer(make_captioner(), arguments, train_dataset=scenes["train"], processing_class=processor)
+    assert any("`bf16=True` is faster" in line for line in describe_run(trainer, "x")) == is_told
 
 
 def test_a_line_a_minute_where_there_is_no_terminal(make_captioner, processor, scenes, tmp_path, monkeypatch, capsys):

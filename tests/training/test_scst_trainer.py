@@ -140,6 +140,16 @@ def test_dropout_while_drawing_is_a_choice(make_trainer, with_dropout):
     assert trainer.model.training
 
 
+@pytest.mark.parametrize(("with_dropout", "weights"), [(False, "float32"), (True, None)])
+def test_captions_are_sampled_with_packed_weights(make_trainer, with_dropout, weights):
+    trainer = make_trainer(sample_with_dropout=with_dropout, cache_features=False)
+    used = []
+    hook = lambda *_: used.append(trainer.model.packed_weights)  # noqa: E731
+    trainer.model.model.decoder.register_forward_pre_hook(hook)
+    trainer.compute_loss(trainer.model, batch_of(trainer))
+    assert used == [weights] * 5 + [None]  # samples, gradient
+
+
 def test_images_are_encoded_once_for_all_their_captions(make_trainer):
     trainer = make_trainer(cache_features=False)
     rows = []

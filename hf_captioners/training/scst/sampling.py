@@ -5,7 +5,7 @@ vision-encoder-decoder) the images are repeated.
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
-from hf_captioners.training.evaluation import generating_by, generation_config_for
+from hf_captioners.training.evaluation import generating_by, generation_config_for, packed_weights
 
 # Values that leave the distribution unchanged, as a policy gradient requires, whatever the checkpoint's settings are.
 NEUTRAL_SAMPLING = {
@@ -134,7 +134,9 @@ class CaptionSampling:
         was_training = self.model.training
         self.model.train(with_dropout)
         try:
-            with precision, generating_by(self.model, config):
+            # Layers with dropout compute with plain weights in any case.
+            packed = nullcontext() if with_dropout else packed_weights(self.model)
+            with precision, packed, generating_by(self.model, config):
                 sequences = self.model.generate(**images, generation_config=config, **options)
         finally:
             self.model.train(was_training)

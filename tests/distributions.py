@@ -1,0 +1,72 @@
+"""Distributions of the project, and environments that they are installed into."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Folders of the sources whose place in the package is another one.
+MAPPED = {name: f"hf_captioners/{name}" for name in ("modeling", "processing", "hub_cards")}
+
+
+def copy_sources(tree: Path) -> Path:
+    """Copy what distributions are built from, without stale build folders, into a new folder; return it."""
+    tree.mkdir()
+    for name in ("hf_captioners", *MAPPED, "release"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+def build(tree: Path, folder: Path, kind: str = "--wheel") -> Path:
+    """Build a distribution; return its file.
+
+    Args:
+        tree: the sources.
+        folder: folder of the distribution.
+        kind: `--wheel` or `--sdist`.
+    """
+    command = [sys.executable, "-m", "build", kind, "--no-isolation", "--outdir", str(folder), str(tree)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return next(folder.glob("*.whl" if kind == "--wheel" else "*.tar.gz"))
+
+
+def interpreter(folder: Path) -> Path:
+    """Return the interpreter of an environment."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def environment(folder: Path, *project: str) -> Path:
+    """Install this project alone into a new environment; return its interpreter.
+
+    Its dependencies are those of this environment, without the installation of this project there.
+
+    Args:
+        folder: of the environment.
+        project: what pip installs, for example a wheel, or `-e` and a folder.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = interpreter(folder)
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip()
+    # `.pth` files of a folder that is added in this way are not read: no editable installation comes with it.
+    Path(site, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+    options = ["--no-build-isolation", "--disable-pip-version-check", "--ignore-installed"]
+    ran = subprocess.run([*install, *options, *project], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return python
+
+
+@pytest.fixture(scope="session")
+def wheel(once_a_run) -> Path:
+    """Build a wheel from a copy of the sources."""
+    folder = once_a_run("wheel", lambda work: build(copy_sources(work / "tree"), work))
+    return next(folder.glob("*.whl"))
