@@ -75,7 +75,7 @@ class Parts:
 
 
 def start(name: str, args: argparse.Namespace, rows: Dataset, folder: Path) -> tuple[Any, Any]:
-    """Return a captioner and its processor as the recipe on Flickr8k begins, with a language model of random weights."""
+    """Return a captioner and its processor as the recipe on Flickr8k begins; a language model has random weights."""
     torch.manual_seed(0)
     common: dict[str, Any] = {"vision_model": args.vision_model, "image_size": 288}
     if name == "VisualGPT":
@@ -113,6 +113,7 @@ def epoch(name: str, args: argparse.Namespace, rows: dict[str, Dataset]) -> dict
         for owner, method, part in (
             (trainer, "get_batch_samples", LOADING),
             (trainer, "training_step", MODEL),
+            (trainer, "_clip_grad_norm", MODEL),
             (trainer.optimizer, "step", MODEL),
             (trainer, "_caption_images", DECODING),
             (trainer, "caption_loss", PARTS[3]),

@@ -3,15 +3,15 @@
 `./a.png`, `sub//a.png`, a name in the quotation marks of `quoted_name`, and the composed and decomposed forms of
 Unicode (NFC and NFD: a Mac writes one, most other programs the other) mean the same image. A name that differs in case
 means a different one. A name that is equal to the last character always comes first, so that two images whose names
-differ in such a form only stay two.
+differ in such a form only stay two. `sub\\a.png`, as Windows writes it, is `sub/a.png` unless a file has that name.
 """
 
 import os
 import posixpath
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from .output_files import unquoted_name
 
@@ -25,6 +25,25 @@ def path_form(name: str) -> str:
 def plain_form(name: str) -> str:
     """Return the `path_form` of a name with composed Unicode (NFC), which is equal for all forms of the name."""
     return unicodedata.normalize("NFC", path_form(name))
+
+
+def is_absolute(name: str) -> bool:
+    """Return whether a name is an absolute path of this system or of Windows, such as `C:\\a.png`."""
+    name = unquoted_name(name.strip())
+    return os.path.isabs(name) or bool(PureWindowsPath(name).root)
+
+
+def file_part(name: str) -> str:
+    """Return the name of the file in a path of this system or of Windows."""
+    return PureWindowsPath(name).name if "\\" in name else PurePosixPath(name).name
+
+
+def last_parts(name: str) -> Iterator[str]:
+    """Yield the ends of an absolute path, the longest one first: `b/a.png` and `a.png` of `C:\\b\\a.png`."""
+    path = PureWindowsPath(unquoted_name(name.strip()))
+    parts = path.parts[1 if path.anchor else 0 :]
+    for start in range(len(parts)):
+        yield "/".join(parts[start:])
 
 
 class ImageNames:
@@ -54,6 +73,8 @@ class ImageNames:
             if form in self.names:
                 return form
         candidates = self._by_form.get(plain_form(name), [])
+        if not candidates and "\\" in name:
+            candidates = self._by_form.get(plain_form(name.replace("\\", "/")), [])
         return candidates[0] if len(candidates) == 1 else None
 
     def near(self, name: str) -> str | None:
@@ -76,11 +97,22 @@ class FolderNames:
         """Return the path of the file that a written name means, relative to the folder and with `/`; None if none."""
         parts = PurePosixPath(name.replace(os.sep, "/")).parts
         found = None if ".." in parts else self._follow(parts, ImageNames.find)
-        return found or self._follow(self._parts(name), ImageNames.find)
+        found = found or self._follow(self._parts(name), ImageNames.find)
+        if found is None and "\\" in name:
+            found = self._follow(self._parts(name.replace("\\", "/")), ImageNames.find)
+        return found
+
+    def find_end(self, name: str) -> str | None:
+        """Return the path of the file that has the longest end of an absolute path of another place; None if none."""
+        found = (self._follow(self._parts(end), ImageNames.find) for end in last_parts(name))
+        return next(filter(None, found), None)
 
     def near(self, name: str) -> str | None:
         """Return the path of a file that differs from a written name in case only; None if there is none."""
-        return self._follow(self._parts(name), lambda names, part: names.find(part) or names.near(part))
+        names = [name, *([name.replace("\\", "/")] if "\\" in name else [])]
+        names += last_parts(name) if PureWindowsPath(name.strip()).drive else []
+        found = (self._follow(self._parts(one), lambda all, part: all.find(part) or all.near(part)) for one in names)
+        return next(filter(None, found), None)
 
     def _parts(self, name: str) -> tuple[str, ...]:
         """Return the parts of a name below the folder; an absolute one may lead into it."""

@@ -96,6 +96,10 @@ def value_text(value: object) -> str:
         return f"{{{', '.join(f'{value_text(key)}: {value_text(one)}' for key, one in value.items())}}}"
     if callable(value):
         return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
+    if isinstance(value, Path) and value.is_relative_to(ROOT):
+        return f"<{value.relative_to(ROOT)}>"
+    if value == sys.executable:
+        return "<python>"
     text = repr(value)
     return text if " at 0x" not in text else f"<{type(value).__name__}>"
 

@@ -8,8 +8,8 @@ import unicodedata
 import pytest
 from PIL import Image
 
-from hf_captioners.captioning.containers import located, names_in
 from hf_captioners.captioning.image_list import find_images, views_of
+from hf_captioners.data.containers import located, names_in
 from hf_captioners.data.held_out import HeldOut
 from hf_captioners.data.loading import load_captions
 from hf_captioners.data.report import DataReport

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import pyarrow
 
 from hf_captioners.confidence.assessing import Assessor
+from hf_captioners.data.containers import NamedBytes, located
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.interfaces import CaptioningOptions
 from hf_captioners.processing.image_reading import read_image
 
 from .backends import BACKENDS, ONNX
-from .containers import NamedBytes, located
 from .image_list import views_of
 from .instructions import InstructionTemplate
 

@@ -37,7 +37,7 @@ def load_split(
     """Load a split of a named data set, or of a folder of captioned images, without images that cannot be read.
 
     Args:
-        data: name of a data set of `load_captions`, or a folder.
+        data: name of a data set of `load_captions`, or a folder or file in a form of `hf_captioners.data.recognition`.
         data_dir: folder of a named data set.
         split: name of the split.
         options: options of the data set.
@@ -50,7 +50,7 @@ def load_split(
         ValueError: there is no such split, or no image that can be read.
     """
     report = DataReport() if report is None else report
-    is_folder = data_dir is None and Path(data).is_dir()
+    is_folder = data_dir is None and Path(data).expanduser().exists()
     name, folder = ("caption_folder", data) if is_folder else (data, data_dir)
     if name not in READERS:
         hint = did_you_mean(data, READERS) or near_path(data)

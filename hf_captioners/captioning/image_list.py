@@ -5,13 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_captioners.data.folder_tables import TABLE_STEMS
-from hf_captioners.data.images import is_image_name, list_images, readable_suffixes, visible_files
-from hf_captioners.image_names import FolderNames
-from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, unquoted_name
-
-from .caption_files import is_working_file
-from .containers import (
+from hf_captioners.data.containers import (
     CONTAINER_KINDS,
     HUB_PREFIX,
     containers_in,
@@ -21,6 +15,12 @@ from .containers import (
     local_path,
     names_in,
 )
+from hf_captioners.data.folder_tables import TABLE_STEMS
+from hf_captioners.data.images import is_image_name, list_images, readable_suffixes, visible_files
+from hf_captioners.image_names import FolderNames
+from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, unquoted_name
+
+from .caption_files import is_working_file
 
 LIST_KINDS = (".txt", ".lst")
 # Between the views of one study in a line of a list, and in the name of that study. Names of files may have it too.

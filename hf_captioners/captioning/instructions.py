@@ -5,11 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from hf_captioners.data.containers import local_path
 from hf_captioners.data.folder_tables import find_tables
 from hf_captioners.data.report import DataReport
 from hf_captioners.names import did_you_mean
-
-from .containers import local_path
 
 FILE_FIELDS = ("file_name", "folder")
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.data.folder_tables import CAPTION_COLUMNS, FILE_COLUMNS, IMAGE_FOLDERS, REJECTED, find_image
+from hf_captioners.data.folder_tables import IMAGE_FOLDERS, REJECTED, find_image
 from hf_captioners.data.generated_captions import generated_digests, text_digest
 from hf_captioners.image_names import FolderNames
+from hf_captioners.metrics.table_columns import CAPTION_COLUMNS, FILE_COLUMNS
 from hf_captioners.output_files import MAX_TABLE_BYTES, read_bytes_inside, require_safe_target
 
 from .sidecars import (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_captioners.data.containers import HUB_PREFIX, split_name
 from hf_captioners.data.generated_captions import RECORD_NAME, record_generated, text_digest
 from hf_captioners.data.images import IMAGE_SUFFIXES, readable_suffixes
 from hf_captioners.output_files import (
@@ -19,7 +20,6 @@ from hf_captioners.output_files import (
 )
 
 from .caption_files import RESUME_ADVICE, WORKING_SUFFIX, CaptionFile, scored_captions
-from .containers import HUB_PREFIX, split_name
 from .image_list import views_of
 
 # What is done with a text file that exists.

@@ -14,6 +14,7 @@ from types import ModuleType
 from hf_captioners._version import __version__
 from hf_captioners.cli.memory import keep_freed_memory
 
+from .data_messages import log_with_flags, option_flags
 from .interruption import raise_at_signals, report_interruption
 from .parsing import CommandParser, with_dashes
 from .quiet import silence_libraries
@@ -121,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(top, name, vars(args).pop(name, False) or getattr(top, name))
         if is_program:  # not where Python code calls a command
             raise_at_signals()
+            log_with_flags(flags)
             if not top.verbose:
                 silence_libraries()
         return command.run(args)
@@ -130,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if top.traceback:
             raise
         reason = "" if isinstance(error, KNOWN_ERRORS) else "there is no connection to the Hub: "
-        print(f"hf-captioners {top.command}: error: {reason}{with_dashes(str(error), flags)}", file=sys.stderr)
+        known = option_flags() | flags if "data_options" in flags else flags
+        print(f"hf-captioners {top.command}: error: {reason}{with_dashes(str(error), known)}", file=sys.stderr)
         return 2
 
 

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from .data_messages import with_option_flags
 from .parsing import add_links_argument, data_options_of
 from .paths import check_path
 
@@ -22,7 +23,7 @@ UNCAPTIONED = "image without caption"  # no fault: a folder that is not reviewed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("data_dir", metavar="DIR", help="folder of the data set")
+    parser.add_argument("data_dir", metavar="DIR", help="folder of the data set; or a table, a shard")
     parser.add_argument(
         "--dataset", default="caption_folder", metavar="NAME", help="name of the data set; default: caption_folder"
     )
@@ -60,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         options = data_options_of(args)
-        check_path("DIR", args.data_dir, folder=True)
+        check_path("DIR", args.data_dir, folder=args.dataset != "caption_folder")
 
         from hf_captioners.data.checking import check_dataset
 
         check = check_dataset(args.dataset, args.data_dir, **options)
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(with_option_flags(str(error), {"dataset": "--dataset"}), file=sys.stderr)
         return UNREADABLE
     report = check.report
     faults = [problem for problem in report.problems if problem.kind != UNCAPTIONED]
@@ -75,10 +76,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         shown = sorted(report.problems if args.show == 0 else faults, key=severity)[: args.show or None]
         for problem in shown:
-            print(printable(str(problem)))
+            print(printable(with_option_flags(str(problem))))
         if len(faults) > len(shown):
             print(f"... and {len(faults) - len(shown):,} more (--show 0 shows all)")
-        print("\n".join(check.lines()))
+        print(with_option_flags("\n".join(check.lines())))
         if uncaptioned := [problem for problem in report.problems if problem.kind == UNCAPTIONED]:
             first = printable(str(uncaptioned[0].file))
             print(f"{len(uncaptioned):,} image(s) have no captions yet, such as {first} (--show 0 lists them).")

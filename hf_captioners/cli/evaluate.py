@@ -56,9 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--page", metavar="FILE", help="with --against: write images with the captions of each captioner as .html"
     )
     add_weights_argument(parser)
-    parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
+    parser.add_argument(
+        "data", help="name of a data set of `load_captions`, or a folder of images with captions, a table, shards"
+    )
     parser.add_argument("--data_dir", help="folder of a named data set")
-    parser.add_argument("--data_options", nargs="+", default=[], help="options of the data set: name=value ...")
+    parser.add_argument(
+        "--data_options", nargs="+", action="extend", default=[], help="options of the data set: name=value ..."
+    )
     add_links_argument(parser)
     parser.add_argument(
         "--split",

@@ -25,7 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of data, model and output."""
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
     parser.add_argument("--data_dir", help="folder of the data set")
-    parser.add_argument("--data_options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set")
+    parser.add_argument(
+        "--data_options",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options of the data set",
+    )
     add_links_argument(parser)
     parser.add_argument("--split", nargs="*", metavar="NAME", help="splits to extract; default: all")
     parser.add_argument("--output", required=True, help="folder to write, with one feature store per split")
@@ -85,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compute the features that are missing; 1 if some images cannot be read."""
     options = data_options_of(args)
-    check_path("data_dir", args.data_dir, folder=True)
+    check_path("data_dir", args.data_dir, folder=args.dataset != "caption_folder")
     for name in ("detector", "vision_model"):
         if getattr(args, name) is not None:
             check_source(name, getattr(args, name))

@@ -61,21 +61,24 @@ AT_LINE = re.compile(r"\S+:\d+: ")
 PARAMETER = re.compile(r"(?<!Did you mean )`(\w+)(?:=([^`\s]*))?`")
 
 
-def with_dashes(text: str, flags: Mapping[str, str]) -> str:
+def with_dashes(text: str, flags: Mapping[str, str], of_files: bool = False) -> str:
     """Return a message of the library with flags in place of its parameters: `batch_size=8` becomes `--batch_size 8`.
 
     Args:
         text: the message; names of parameters stand in backticks.
-        flags: flags by the names of parameters.
+        flags: flags by the names of parameters; one that ends in `=`, `--data_options name=`, has its value there.
+        of_files: also of messages that begin with a line of a file; the keys of recipes are no flags.
     """
 
-    if AT_LINE.match(text):  # of a file, whose keys are no flags
+    if not of_files and AT_LINE.match(text):  # of a file, whose keys are no flags
         return text
 
     def replaced(found: re.Match[str]) -> str:
         flag = flags.get(found[1])
         if flag is None:
             return found[0]
+        if flag.endswith("="):
+            return f"`{flag}{'...' if found[2] is None else found[2]}`"
         return f"`{flag}`" if found[2] is None else f"`{flag} {found[2]}`"
 
     return PARAMETER.sub(replaced, text)

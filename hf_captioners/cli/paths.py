@@ -100,8 +100,10 @@ def check_device(name: str | None) -> None:
 
 def check_training_paths(values: Mapping[str, Any]) -> None:
     """Check the paths and checkpoints among the arguments of a training run."""
-    for name in ("train_dir", "data_dir", "validation_dir", "resume_from_checkpoint"):
-        check_path(name, values.get(name), folder=True)
+    is_named = values.get("dataset") not in (None, "caption_folder")
+    for name in ("train_dir", "data_dir", "validation_dir"):
+        check_path(name, values.get(name), folder=is_named)
+    check_path("resume_from_checkpoint", values.get("resume_from_checkpoint"), folder=True)
     check_path("subset", values.get("subset"))
     try:
         check_path("features", features := values.get("features"))

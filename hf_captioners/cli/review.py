@@ -2,7 +2,9 @@
 
 import argparse
 
-from .parsing import add_links_argument
+from .data_messages import with_option_flags
+from .parsing import add_links_argument, data_options_of
+from .paths import check_path
 
 NAME = "review"
 HELP = "look at the captions of a folder, correct and keep them, on a local page"
@@ -14,7 +16,25 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the folder and the page."""
-    parser.add_argument("folder", metavar="DIR", help="folder of images; captions are kept in its metadata.jsonl")
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        help="folder of images; captions are kept in its metadata.jsonl, into which those of another table, or of "
+        "COCO's folder, are copied at first",
+    )
+    parser.add_argument(
+        "--unpack",
+        metavar="FOLDER",
+        help="write the images of tar or Parquet shards or a saved data set here first",
+    )
+    parser.add_argument(
+        "--data_options",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options of the table that is copied, for example --data_options encoding=cp1252",
+    )
     parser.add_argument(
         "--captions", metavar="FILE", help="captions to begin with, as `hf-captioners caption` writes them"
     )
@@ -30,14 +50,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
+    if not 0 <= args.port < 2**16:
+        raise ValueError(f"`--port` is {args.port}, expected a number from 0 to 65535.")
+    options = data_options_of(args)
+    check_path("DIR", args.folder)
+
     from hf_captioners.captioning.sidecars import checked_ending
+    from hf_captioners.review.conversion import convert, unpack
     from hf_captioners.review.drafts import Drafts
     from hf_captioners.review.server import serve
     from hf_captioners.review.table import ReviewTable
     from hf_captioners.review.text_files import TextFiles
 
-    if not 0 <= args.port < 2**16:
-        raise ValueError(f"`--port` is {args.port}, expected a number from 0 to 65535.")
+    if args.unpack is not None:
+        print(unpack(args.folder, args.unpack, options))
+        args.folder, options = args.unpack, {}
+    args.folder, copied = convert(args.folder, options)
+    if copied is not None:
+        print(with_option_flags(copied))
     table = ReviewTable(args.folder, args.captions, checked_ending(args.sidecar), args.follow_links)
     print(f"{args.folder}: {len(table.images):,} images, {len(table.rows()):,} with kept captions.")
     count = 0 if args.no_sidecars else TextFiles(table).count()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_captioners.reproduce.recipe import Recipe
+from hf_captioners.training.packages import require_packages
 from hf_captioners.training.parser import add_training_flags, argument_list, merge_arguments, read_arguments
 
 from .cross_validation import CrossValidation, offer
@@ -105,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
     reproduces = args.reproduces or ((recipes[0].path, args.regime) if args.regime is not None else None)
     comparison = Recipe.load(reproduces[0], args.allow_code).comparison(reproduces[1]) if reproduces else None
     check_training_paths(values)
+    require_packages(values)
 
     from hf_captioners.training.callbacks import CheckpointAtInterruption
     from hf_captioners.training.health import DivergenceError

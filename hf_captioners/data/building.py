@@ -133,7 +133,7 @@ class CaptionBuilder(ArrowBasedBuilder):
             raise ValueError(
                 f"{self.reader.name!r} should have {dict(expected)} rows and has "
                 f"{ {split: counts.get(split, 0) for split in expected} }. Complete the data, or pass "
-                f"allow_partial=True to load the available part.\n{first_lines(self.report.problems, 10)}"
+                f"`allow_partial=True` to load the available part.\n{first_lines(self.report.problems, 10)}"
             )
 
     def prepare(self) -> None:

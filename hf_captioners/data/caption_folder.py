@@ -6,11 +6,14 @@
 or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own table,
 or with nested folders that have one table each, or with one table in the parent folder.
 
-Tables: `metadata`, `captions` or `annotations` with the ending `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json` (COCO's
-format, or a list of objects) or `.txt` (`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a
-list of captions per row, or one caption per row and several rows per image, or several caption columns. Rows of a
-`.jsonl` table with `"rejected": true` are left out. Without any table, the captions of `a.jpg` are the lines
-of `a.txt`.
+Tables: `metadata`, `captions` or `annotations` with the ending `.jsonl`, `.csv` (with commas, semicolons, tabs or
+bars), `.tsv`, `.xlsx`, `.parquet`, `.json` (COCO's format, or a list of objects) or `.txt` (`name#k TAB caption`,
+`name TAB caption`, `name,caption`). A table has a list of captions per row, or one caption per row and several rows
+per image, or several caption columns. Rows of a `.jsonl` table with `"rejected": true` are left out. Without any
+table, the captions of `a.jpg` are the lines of `a.txt`.
+
+Names of images may be paths of Windows. An absolute path of another place means the image in the folder that has the
+longest end of it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -28,14 +31,14 @@ import pyarrow
 from datasets import Features
 from datasets.features.features import generate_from_arrow_type
 
-from hf_captioners.image_names import FolderNames
-from hf_captioners.metrics.caption_tables import Numbered
+from hf_captioners.image_names import FolderNames, is_absolute, plain_form
+from hf_captioners.metrics import table_columns
+from hf_captioners.metrics.separated_tables import Numbered
+from hf_captioners.metrics.text_encoding import require_encoding
 from hf_captioners.names import did_you_mean, listed
 from hf_captioners.output_files import MAX_NAME_BYTES
 
 from .folder_tables import (
-    CAPTION_COLUMNS,
-    FILE_COLUMNS,
     IMAGE_FOLDERS,
     REJECTED,
     SPLIT_NAMES,
@@ -50,6 +53,7 @@ from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
+COLUMN_ADVICE = "Name the columns: `file_column='...'`, `caption_columns=['...']`."
 REJECTED_NOTE = "rejected row"
 FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
@@ -60,6 +64,7 @@ class CaptionFolder(CaptionReader):
 
     Attributes:
         metadata_file: name of the table inside each folder; None finds `metadata.*` or `captions.*`.
+        encoding: of the table, or of the text files beside images, such as `cp1252`; None finds it.
         file_column: the column with file names, relative to the table's folder; None finds a usual name.
         caption_columns: the columns with captions, each a string or a list of strings; None finds a usual name.
         image_dir: the folder of the images, relative to the table's; None tries the table's own and `images` there.
@@ -70,14 +75,22 @@ class CaptionFolder(CaptionReader):
     card: ClassVar[SourceCard] = SourceCard("Images and captions of a folder.")
 
     metadata_file: str | None = None
+    encoding: str | None = None
     file_column: str | None = None
     caption_columns: Sequence[str] | None = None
     image_dir: str | None = None
     check_images: bool = True
 
+    def __post_init__(self) -> None:
+        """Check the encoding."""
+        super().__post_init__()
+        if self.encoding is not None:
+            self.encoding = require_encoding(self.encoding)
+
     def tables(self, report: DataReport | None = None) -> list[FolderTable]:
         """Return the tables of the folder, see `find_tables`."""
-        return find_tables(self.folder, self.metadata_file, report)
+        tables = find_tables(self.folder, self.metadata_file, report)
+        return [replace(table, encoding=self.encoding) for table in tables]
 
     def annotation_files(self) -> list[Path]:
         """Return the files with captions."""
@@ -109,6 +122,7 @@ class CaptionFolder(CaptionReader):
         images: dict[Path, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
         places = [FolderNames(self._base(table.folder) / place) for place in self._places()]
+        moved = _MovedImages(table.path, places)
         for line, record in self._rows_of(table, report):
             if record.get(REJECTED) is True:
                 report.notes[REJECTED_NOTE] += 1
@@ -120,17 +134,26 @@ class CaptionFolder(CaptionReader):
                 report.add(ProblemKind.MALFORMED_ROW, table.path, line, str(error))
                 continue
             written = str(record[file_column] or "")
-            if fault := self._name_fault(written.strip(), file_column, table) or _split_fault(record.get(SPLIT)):
+            try:
+                found = moved.find(written)
+            except ValueError as error:
+                report.add(ProblemKind.MALFORMED_ROW, table.path, line, str(error))
+                continue
+            split = record.get(table_columns.named_column(tuple(record), SPLIT) or SPLIT)
+            name_fault = None if found else self._name_fault(written.strip(), file_column, table)
+            if fault := name_fault or _split_fault(split):
                 report.add(ProblemKind.MALFORMED_ROW, table.path, line, fault)
                 continue
-            name, path = find_image(places, written)
+            name, path = found or find_image(places, written)
             if not path.is_file() and (near := next(filter(None, (one.near(written) for one in places)), None)):
                 message = f"there is no file {path}. Did you mean {near!r}? Upper and lower case differ"
                 report.add(ProblemKind.MISSING_IMAGE, table.path, line, message)
                 continue
             named.add(path)
             captions = _captions_of(record, caption_columns, table.path, line, report)
-            row = self._row(name, path, captions, record, {file_column, *caption_columns}, table, line)
+            row = self._row(
+                name, path, captions, record | {SPLIT: split}, {file_column, *caption_columns}, table, line
+            )
             known = images.get(path) or ids.get(row.image_id)
             if known is None:
                 images[path] = ids[row.image_id] = row
@@ -139,6 +162,7 @@ class CaptionFolder(CaptionReader):
             else:
                 what = f"the image {name!r}" if path in images else f"the image_id {row.image_id!r}"
                 report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} is in line {known.line} already")
+        moved.remark(report)
         return [row for row in images.values() if row.captions]
 
     def _rows_of(self, table: FolderTable, report: DataReport) -> Iterator[Numbered]:
@@ -153,8 +177,10 @@ class CaptionFolder(CaptionReader):
             raise ValueError(f"{table.path} {wrong}")
 
     def _missing_column(self, records: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return what is wrong with the names of columns that were given, of which no row has one; None if nothing."""
+        """Return what is wrong with the names of columns, given or usual, of which no row has one; None if nothing."""
         columns = dict.fromkeys(name for record in records for name in record)
+        if columns and all(self._lacks_columns(record) for record in records):
+            return f"has no columns of usual names for images and captions; it has {listed(columns)}. {COLUMN_ADVICE}"
         for name in (self.file_column, *_as_list(self.caption_columns)):
             if columns and name is not None and name not in columns:
                 return f"has no column {name!r}; it has {listed(columns)}.{did_you_mean(name, columns)}"
@@ -187,22 +213,25 @@ class CaptionFolder(CaptionReader):
         if not self._inside(self._base(table.folder) / name, table.folder):
             return (
                 f"the column {column!r} is {name[:80]!r}, a file outside of {self.folder}. Move the images into the "
-                "folder, or name their own folder with image_dir='...'"
+                "folder, or name their own folder: `image_dir='...'`"
             )
         return None
 
     def _columns(self, record: dict[str, Any]) -> tuple[str, list[str]]:
         """Choose the columns of a row; JSON rows may have different columns."""
-        files = [self.file_column] if self.file_column else [name for name in FILE_COLUMNS if name in record][:1]
-        captions = list(_as_list(self.caption_columns) or [name for name in CAPTION_COLUMNS if name in record][:1])
-        missing = [name for name in (*files, *captions) if name not in record]
-        if missing or not files or not captions:
+        file = self.file_column or table_columns.file_column(tuple(record))
+        captions = list(_as_list(self.caption_columns) or table_columns.caption_columns(tuple(record)))
+        missing = [name for name in (file, *captions) if name is not None and name not in record]
+        if missing or file is None or not captions:
             what = f"no column {', '.join(map(repr, missing))}" if missing else "no column of file names and captions"
-            raise ValueError(
-                f"the row has {what}; it has {', '.join(map(repr, record))}. Name the columns: "
-                "file_column='...', caption_columns=['...']."
-            )
-        return files[0], captions
+            raise ValueError(f"the row has {what}; it has {', '.join(map(repr, record))}. {COLUMN_ADVICE}")
+        return file, captions
+
+    def _lacks_columns(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a column that was not given cannot be found by its usual names."""
+        columns = tuple(record)
+        lacks_file = self.file_column is None and table_columns.file_column(columns) is None
+        return lacks_file or (not self.caption_columns and not table_columns.caption_columns(columns))
 
     def _base(self, folder: Path) -> Path:
         """Return the folder that the names in a table are relative to."""
@@ -226,10 +255,49 @@ class CaptionFolder(CaptionReader):
 
 def _image_of(record: Mapping[str, Any], column: str | None, places: Sequence[FolderNames]) -> Iterator[Path]:
     """Yield the path of the image that a row names, if it names one."""
-    for name in [column] if column else FILE_COLUMNS:
-        if isinstance(record.get(name), str):
-            yield find_image(places, record[name])[1]
-            return
+    name = column or table_columns.file_column(tuple(record))
+    if name is not None and isinstance(record.get(name), str):
+        yield find_image(places, record[name])[1]
+
+
+class _MovedImages:
+    """Images of a folder that a table names by absolute paths of another place.
+
+    Args:
+        table: the table.
+        places: the folders in which images may be.
+    """
+
+    def __init__(self, table: Path, places: Sequence[FolderNames]) -> None:
+        self.table, self.places = table, places
+        self.written: dict[Path, str] = {}
+
+    def find(self, written: str) -> tuple[str, Path] | None:
+        """Return name and path of the image in the folder that an absolute path means; None of any other name.
+
+        Raises:
+            ValueError: another absolute path means the same image.
+        """
+        if not is_absolute(written) or os.path.exists(written):
+            return None
+        for names in self.places:
+            if names.find(written) is None and (found := names.find_end(written)) is not None:
+                path = names.folder / found
+                first = self.written.setdefault(path, written)
+                if plain_form(first.replace("\\", "/")) != plain_form(written.replace("\\", "/")):
+                    raise ValueError(f"{written!r} and {first!r} would both be the file {path}")
+                return found, path
+        return None
+
+    def remark(self, report: DataReport) -> None:
+        """Say how many images were found so."""
+        if self.written:
+            path, first = next(iter(self.written.items()))
+            report.remark(
+                self.table,
+                f"{len(self.written):,} image(s) have absolute paths of another place, such as {first!r}; the images "
+                f"with the same ends were read, such as {path}.",
+            )
 
 
 def extra_features(rows: Sequence[CaptionRow], report: DataReport) -> Features:
@@ -266,7 +334,8 @@ def _captions_of(
 ) -> list[str]:
     """Return the captions of a row, and report those that are empty or not text."""
     found: list[Any] = []
-    for column in columns:
+    filled = [column for column in columns if record[column] not in (None, "")] or columns[:1]
+    for column in filled:
         value = record[column]
         if column == CAPTIONS and isinstance(value, str) and value.startswith("["):
             value = _list_in_text(value)

@@ -42,7 +42,7 @@ class DataCheck:
             if counts:
                 mean = statistics.fmean(counts.elements())
                 found.append(f"{what}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
-        return found
+        return [*found, *self.report.remarks]
 
 
 def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any) -> DataCheck:
@@ -62,7 +62,10 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
     """
     reader = make_reader(name, data_dir, {"check_images": True, **options})
     if not isinstance(reader, CaptionReader):
-        raise ValueError(f"{name!r} is not read from a folder; load it with strict=True to check it.")
+        raise ValueError(
+            f"{name!r} is not read from a folder. Check its folder as `dataset='caption_folder'`, or load it with "
+            "strict=True in Python."
+        )
     with suppress(ValueError, FileNotFoundError):  # faults of tables are reported by the pass over the rows
         for file in reader.annotation_files():
             reader.require_link_inside(file)

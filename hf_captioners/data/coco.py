@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import read_json, row_fault
+from hf_captioners.metrics.annotation_files import read_json
+from hf_captioners.metrics.caption_tables import row_fault
 
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
@@ -106,7 +107,7 @@ class Coco(CaptionReader):
         if not self.official and self.split_lists is None:
             raise FileNotFoundError(
                 f"{self.folder} has no dataset_coco.json, which defines Karpathy's split. Add it, pass "
-                "lists of ids with split_lists=..., or use the official split with official=True."
+                "lists of ids with `split_lists='...'`, or use the official split with `official=True`."
             )
         return files
 
@@ -135,6 +136,14 @@ class Coco(CaptionReader):
             names = [f"{part}{self.year}" for part in ("train", "val", "test")]
             folders = [root / name for root in self._image_roots() for name in names]
             yield from (folder for folder in folders if folder.is_dir())
+
+    def _absent_folders(self, files: Iterable[str]) -> set[str]:
+        """Return the parts of the official split without a folder of images, if other parts have one."""
+        if not (self.official and self.with_images):
+            return set()
+        roots = self._image_roots()
+        there = {part for part in files if any((root / f"{part}{self.year}").is_dir() for root in roots)}
+        return set(files) - there if there else set()
 
     def _image_finder(self) -> Callable[[str, str], str | None]:
         roots = self._image_roots()
@@ -172,7 +181,12 @@ class Coco(CaptionReader):
     def _official_rows(self, report: DataReport) -> Iterator[CaptionRow]:
         files = self._official_files()
         lists = read_split_lists(self._list_files()) if self.split_lists else None
+        absent = self._absent_folders(files)
         for part, path in files.items():
+            if part in absent:
+                message = f"there is no folder {part}{self.year} of its images, which are left out"
+                report.add(ProblemKind.MISSING_IMAGE, path, None, message)
+                continue
             with report.whole(path):
                 for row in read_official(path, f"{part}{self.year}", self._image_finder(), part != "test", report):
                     if lists is None:

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from datasets import Features, Value
 
-from hf_captioners.metrics.caption_tables import read_annotation
+from hf_captioners.metrics.annotation_files import read_annotation
 
 from .images import list_images
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import PIL
 
-from hf_captioners.metrics import caption_tables
-from hf_captioners.output_files import open_plain
+from hf_captioners.metrics import (
+    annotation_files,
+    caption_tables,
+    separated_tables,
+    spreadsheets,
+    table_columns,
+    text_encoding,
+)
 
+from .file_digests import content_hash
 from .reader import CaptionReader
+
+TABLE_READERS = (annotation_files, caption_tables, separated_tables, spreadsheets, table_columns, text_encoding)
 
 
 def fingerprint(reader: CaptionReader) -> str:
@@ -38,19 +47,13 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
     for option in dataclasses.fields(reader):
         value = getattr(reader, option.name)
         yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
-    code = [*sorted(Path(__file__).parent.glob("*.py")), Path(caption_tables.__file__)]
+    code = [*sorted(Path(__file__).parent.glob("*.py")), *(Path(str(module.__file__)) for module in TABLE_READERS)]
     annotations = list(reader.annotation_files())
     for file in annotations:
         reader.require_link_inside(file)
     for file in [*code, *annotations]:
         yield f"{os.path.abspath(file)} {content_hash(file)}"
     yield from _stamps(reader.image_places())
-
-
-def content_hash(file: Path) -> str:
-    """Return a hash of the contents of a file."""
-    with open_plain(file) as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _stamps(places: Iterable[Path]) -> Iterator[str]:

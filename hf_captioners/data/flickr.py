@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import NUMBERED, text_lines
+from hf_captioners.metrics.annotation_files import text_lines
+from hf_captioners.metrics.caption_tables import NUMBERED
 
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
@@ -73,7 +74,7 @@ class Flickr(CaptionReader):
             raise FileNotFoundError(
                 f"{self.folder} has no dataset_{self.name}.json and "
                 f"{f'several token files ({names})' if found else 'no token file such as Flickr8k.token.txt'}. "
-                "Pass token_file='...'."
+                "Pass `token_file='...'`."
             )
         return found[0]
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hf_captioners.image_names import FolderNames
-from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
+from hf_captioners.metrics.annotation_files import ADVICE
+from hf_captioners.metrics.caption_tables import TABLE_KINDS, table_rows
+from hf_captioners.metrics.separated_tables import Numbered
+from hf_captioners.metrics.text_encoding import decoded, sample_beyond_ascii
 from hf_captioners.names import did_you_mean
-from hf_captioners.output_files import read_text_inside, unquoted_name
+from hf_captioners.output_files import MAX_TEXT_BYTES, read_bytes_inside, unquoted_name
 
+from .converted_tables import unconverted
 from .images import list_images
 from .report import DataReport, ProblemKind
 
-# Usual names of columns, in the order in which they are looked for.
-FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
-CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 REJECTED = "rejected"  # a column: true in rows of images that are not used, see `hf-captioners review`
 IMAGE_FOLDERS = ("", "images", "Images")  # of the images, relative to the folder of the table
 SPLIT_NAMES = {
@@ -31,6 +33,9 @@ SPLIT_NAMES = {
 }
 SPLIT_ORDER = ("train", "validation", "test")
 TABLE_STEMS = ("metadata", "captions", "annotations")
+TABLE_OF_REVIEW = "metadata.jsonl"  # the first of the usual tables
+SHEETS = (".csv", ".tsv", ".xlsx", ".jsonl")  # endings of other tables that are named where there is no usual one
+USUAL_TABLES = [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,13 @@ class FolderTable:
         path: the table; a folder where every `a.jpg` has its captions in `a.txt`, one per line.
         split: the split named by the folder; None if rows name it.
         prefix: path of the table's folder inside its split, which makes names unique.
+        encoding: of the texts; None: found, see `text_lines`.
     """
 
     path: Path
     split: str | None
     prefix: str = ""
+    encoding: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -59,16 +66,23 @@ class FolderTable:
 
     def rows(self, report: DataReport) -> Iterator[Numbered]:
         """Read the rows with their line numbers."""
-        return self._sidecar_rows(report) if self.path.is_dir() else table_rows(self.path, report)
+        return self._sidecar_rows(report) if self.path.is_dir() else table_rows(self.path, report, self.encoding)
 
     def _sidecar_rows(self, report: DataReport) -> Iterator[Numbered]:
+        guessed: dict[str, Path] = {}
         for number, (image, text) in enumerate(_sidecars(self.path), 1):
             try:
-                lines = read_text_inside(text, follow_links=True).split("\n")  # the reader has checked links
-                captions = [line for line in lines if line.strip()]
+                content = read_bytes_inside(text, limit=MAX_TEXT_BYTES, follow_links=True)  # the reader checked links
+                whole, guess = decoded(content) if self.encoding is None else (content.decode(self.encoding), None)
+                captions = [line for line in re.split("\r\n|\r|\n", whole) if line.strip()]
             except (OSError, UnicodeDecodeError) as error:
-                report.add(ProblemKind.MALFORMED_ROW, text, None, f"it cannot be read as UTF-8 ({error})")
+                name = self.encoding or "UTF-8"
+                report.add(ProblemKind.MALFORMED_ROW, text, None, f"it cannot be read as {name} ({error})")
                 continue
+            if guess is not None and guess not in guessed:
+                guessed[guess] = text
+                sample = sample_beyond_ascii(whole)
+                report.remark(text, f"it is not UTF-8 and was read as {guess}, for example {sample!r}. {ADVICE}")
             yield number, {"file_name": image.relative_to(self.path).as_posix(), "captions": captions}
 
 
@@ -110,10 +124,12 @@ def find_tables(root: Path, metadata_file: str | None, report: DataReport | None
     bare = [path for path, split in folders.items() if split and split not in {table.split for table in tables}]
     for place in bare or ([] if tables or (report.goes_on and report.problems) else [root]):
         with report.whole(place):
+            others = [path.name for path in sorted(place.iterdir()) if path.suffix.lower() in SHEETS]
+            named = "".join(f" If {name} is the table: `metadata_file={name!r}`." for name in others[:1])
             raise FileNotFoundError(
                 f"{place} has {len(list_images(place)):,} images and no "
-                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Add images, and one line per "
-                'image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}.{named} Add images, and one line "
+                'per image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
             )
     return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
 
@@ -129,12 +145,14 @@ def _nested_tables(folder: Path, metadata_file: str | None, report: DataReport) 
 
 
 def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
-    names = [metadata_file] if metadata_file else [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
+    names = [metadata_file] if metadata_file else USUAL_TABLES
     found = [folder / name for name in names if _is_there(folder / name)]
+    if len(found) > 1 and found[0].name == TABLE_OF_REVIEW:
+        found = [found[0], *unconverted(found[1:], folder)]
     if len(found) > 1:
         raise ValueError(
             f"{folder} has several tables: {', '.join(path.name for path in found)}. "
-            f"Choose one: metadata_file={found[0].name!r}."
+            f"Choose one: `metadata_file={found[0].name!r}`."
         )
     return found[0] if found else None
 

@@ -96,6 +96,8 @@ def _images_of(row: CaptionRow) -> list[Any]:
 
 
 def _missing_fault(row: CaptionRow) -> tuple[ProblemKind, str] | None:
+    if row.fault is not None:
+        return ProblemKind.UNREADABLE_IMAGE, row.fault
     for image in _images_of(row):
         if not isinstance(image, dict) and not os.path.isfile(image):
             return ProblemKind.MISSING_IMAGE, f"there is no file {image}"

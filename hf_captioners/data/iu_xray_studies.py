@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_captioners.metrics.caption_tables import read_json, separated_rows
+from hf_captioners.metrics.annotation_files import read_json
+from hf_captioners.metrics.separated_tables import separated_rows
 
 from .report import DataReport, ProblemKind
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import read_json, row_fault
+from hf_captioners.metrics.annotation_files import read_json
+from hf_captioners.metrics.caption_tables import row_fault
 
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow

@@ -14,6 +14,7 @@ from hf_captioners.names import did_you_mean
 from .building import CaptionBuilder
 from .image_feature import with_allowed_formats
 from .reader import CaptionDatasets, CaptionReader, HubDatasetReader
+from .recognition import recognised
 from .report import DataReport
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ READERS = {
     "by_columns": ("by_columns", "ByColumns"),
     "caption_folder": ("caption_folder", "CaptionFolder"),
     "coco": ("coco", "Coco"),
+    "containers": ("stored_images", "Containers"),
     "conceptual_captions": ("conceptual_captions", "ConceptualCaptions"),
     "flickr30k": ("flickr", "Flickr30k"),
     "flickr8k": ("flickr", "Flickr8k"),
@@ -150,7 +152,8 @@ def load_captions(
 
     Args:
         name: one of `list_datasets()`.
-        data_dir: the folder of the data set.
+        data_dir: the folder of the data set. Of `caption_folder` it may have any form of
+            `hf_captioners.data.recognition`, and may be a table or a container of images.
         split: one split (`"train"`; slices as `"train[:10%]"` too unless streaming); None loads all of them.
         streaming: return iterable data sets, which read rows on access, in the same order.
         strict: raise if any row is bad, instead of warning.
@@ -186,7 +189,7 @@ def load_captions(
         if not streaming:
             builder.prepare()
         dataset = builder.as_streaming_dataset(split) if streaming else builder.as_dataset(split)
-    if report.problems or report.notes:
+    if report.problems or report.notes or report.remarks:
         logger.warning("%s", report.summary())
     return with_allowed_formats(dataset)
 
@@ -197,6 +200,7 @@ def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any])
     Raises:
         ValueError: an option is unknown, or an option without default is missing.
     """
+    name, data_dir, options = recognised(name, data_dir, options)
     cls = reader_class(name)
     unknown = sorted(set(options) - set(option_names(name)))
     if unknown:

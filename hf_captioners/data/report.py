@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-WHOLE_LIST = "All of them: hf-captioners check-data, or load_captions(..., report=DataReport()) in Python."
+WHOLE_LIST = "All of them: load_captions(..., report=DataReport())."
+WHOLE_LIST_TYPED = "All of them: hf-captioners check-data."  # on the command line
 
 
 class ProblemKind(enum.StrEnum):
@@ -65,6 +67,7 @@ class DataReport:
         kept: rows of the data set (one per image) by split; of a stream, the rows read so far.
         problems: all problems in the order in which they were found.
         notes: counts of expected losses, such as dead links.
+        remarks: what was assumed about files, such as a guessed encoding, for a person to check.
         goes_on: whether a fault of a whole table or column is only listed, to find the others too; it is an error
             otherwise, because such a data set cannot be loaded.
     """
@@ -73,6 +76,7 @@ class DataReport:
     kept: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
     goes_on: bool = False
     _known: set[Problem] = field(default_factory=set, repr=False, compare=False)
 
@@ -84,6 +88,12 @@ class DataReport:
         if problem not in self._known:
             self._known.add(problem)
             self.problems.append(problem)
+
+    def remark(self, file: str | Path, message: str) -> None:
+        """Add what was assumed about a file, once."""
+        text = f"{file}: {message}"
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     @contextmanager
     def whole(self, file: str | Path, kind: ProblemKind = ProblemKind.UNREADABLE_TABLE) -> Iterator[None]:
@@ -110,6 +120,7 @@ class DataReport:
         self.problems.clear()
         self._known.clear()
         self.notes.clear()
+        self.remarks.clear()
 
     def counts(self) -> dict[str, int]:
         """Return the number of problems of each kind."""
@@ -123,7 +134,7 @@ class DataReport:
         kept = ", ".join(f"{count:,} {split}" for split, count in self.kept.items()) or "no rows"
         kept += "".join(f"; {count:,} x {note}" for note, count in self.notes.items())
         if not self.problems:
-            return f"{self.name}: kept {kept}. Nothing is wrong."
+            return "\n".join([f"{self.name}: kept {kept}. Nothing is wrong.", *self.remarks])
         uncaptioned = [one for one in self.problems if one.kind == ProblemKind.IMAGE_WITHOUT_CAPTION]
         lines = [f"{self.name}: kept {kept}."]
         if uncaptioned:
@@ -132,7 +143,7 @@ class DataReport:
             counts = Counter(one.kind.value for one in others)
             lines[0] += f" Problems: {', '.join(f'{count:,} x {kind}' for kind, count in counts.items())}."
             lines += [first_lines(others, shown), WHOLE_LIST]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.remarks])
 
     def raise_if_bad(self) -> None:
         """Raise `BadRowsError` if there is any problem."""
@@ -145,7 +156,8 @@ class DataReport:
     def to_json(self) -> str:
         """Return the report as JSON text."""
         problems = [asdict(problem) for problem in self.problems]
-        stored = {"name": self.name, "kept": self.kept, "notes": self.notes, "problems": problems}
+        stored: dict[str, Any] = {"name": self.name, "kept": self.kept, "notes": self.notes, "problems": problems}
+        stored["remarks"] = self.remarks
         return json.dumps(stored)  # ASCII: names may have surrogates in place of bytes that are no UTF-8
 
     def update_from_json(self, text: str) -> None:
@@ -153,7 +165,7 @@ class DataReport:
         stored = json.loads(text)
         self.name = stored["name"]
         self.kept = Counter(stored["kept"])
-        self.notes = Counter(stored["notes"])
+        self.notes, self.remarks = Counter(stored["notes"]), stored["remarks"]
         self.problems = [Problem(ProblemKind(p.pop("kind")), **p) for p in stored["problems"]]
 
 

@@ -54,6 +54,7 @@ class CaptionRow:
         file: the file that contains the row, for reports.
         line: its line or record number there, from 1; None if the file has none.
         extra: values of the additional columns of the source.
+        fault: why the image cannot be read, if that is known already.
     """
 
     image_id: str
@@ -62,6 +63,7 @@ class CaptionRow:
     file: str
     line: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    fault: str | None = None
 
     def as_record(self, split: str, views: bool) -> dict[str, Any]:
         """Return the row as a mapping with the columns of the schema, as Arrow stores it."""

@@ -13,13 +13,14 @@ For a folder, its `metadata.jsonl` (or `.csv`) is read. The column of images is 
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_captioners.image_names import ImageNames, path_form
+from hf_captioners.image_names import ImageNames, file_part, path_form
 from hf_captioners.output_files import require_link_inside, unquoted_name
 
-from .caption_tables import FirstFault, read_json, table_rows
+from .annotation_files import FirstFault, read_json
+from .caption_tables import table_rows
 
 _IMAGE_KEYS = ("image_id", "image", "file_name", "filename", "id")
 _NAME_KEYS = ("file_name", "filename", "image")
@@ -102,7 +103,7 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
     found: dict[str, str] = {}
     extra: list[str] = []
     for image, captions in predictions.captions.items():
-        short = PurePath(predictions.file_names.get(image, image)).name
+        short = file_part(predictions.file_names.get(image, image))
         name = next((wanted[one] for one in (names.find(image), names.find(short)) if one is not None), None)
         if name is None:
             extra.append(image)
@@ -129,7 +130,7 @@ def _by_any_name(table: CaptionTable) -> dict[str, str]:
     """Map image names, and file names without folders that are unique, to the names of the images."""
     short: dict[str, str | None] = {}
     for image in table.captions:
-        name = PurePath(table.file_names.get(image, image)).name
+        name = file_part(table.file_names.get(image, image))
         short[name] = None if name in short else image
     unique = {name: image for name, image in short.items() if image is not None}
     return unique | {image: image for image in table.captions}

@@ -9,8 +9,6 @@ from typing import Any
 
 from hf_captioners.captioning.sidecars import sidecar_of
 from hf_captioners.data.folder_tables import (
-    CAPTION_COLUMNS,
-    FILE_COLUMNS,
     IMAGE_FOLDERS,
     REJECTED,
     find_image,
@@ -19,13 +17,15 @@ from hf_captioners.data.folder_tables import (
 from hf_captioners.data.images import list_images, readable_suffixes
 from hf_captioners.data.schema import CAPTIONS, storable
 from hf_captioners.image_names import FolderNames
-from hf_captioners.metrics.caption_tables import FirstFault, table_rows
+from hf_captioners.metrics.annotation_files import FirstFault
+from hf_captioners.metrics.caption_tables import table_rows
+from hf_captioners.metrics.table_columns import CAPTION_COLUMNS, FILE_COLUMNS
+from hf_captioners.metrics.text_encoding import decoded
 from hf_captioners.output_files import (
     MAX_TABLE_BYTES,
     change_file,
     only_writer_of,
     read_bytes_inside,
-    read_text_inside,
     require_link_inside,
     require_plain,
     require_safe_target,
@@ -187,7 +187,7 @@ class ReviewTable:
             return proposed, "table"
         with suppress(OSError, UnicodeDecodeError):
             file = sidecar_of(str(self.images[number]), self.ending)
-            text = read_text_inside(file, self.folder, follow_links=self.follow_links)
+            text, _ = decoded(read_bytes_inside(file, self.folder, follow_links=self.follow_links))
             if lines := [line.strip() for line in text.splitlines() if line.strip()]:
                 return lines, "text file"
         return [], "none"

@@ -51,6 +51,7 @@ def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
 
 LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 FEATURE_DTYPES = ("float16", "float32")
+STRATEGIES = ("eval_strategy", "save_strategy")
 
 # Arguments of transformers that evaluation by captions does not use, and what to set instead.
 _GENERATES = "evaluation always generates; set `generation_max_new_tokens` and `generation_num_beams`"
@@ -125,7 +126,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     Attributes:
         given: names of the arguments that were given; a recipe of `few_images` sets only others.
 
-    With `eval_strategy="no"` there is no best model, so `load_best_model_at_end` becomes False.
+    With `eval_strategy="no"` or `save_strategy="no"` there is no best model, and `load_best_model_at_end` becomes
+    False. Otherwise, where only one of `eval_strategy` and `save_strategy` is given, the other one is equal, and so
+    are `eval_steps` and `save_steps`.
 
     Raises:
         ValueError: an argument of the base class is set that this library's evaluation replaces, a metric is unknown,
@@ -306,9 +309,37 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError("`metric_for_best_model` is empty, expected for instance cider_d or loss.")
         if self.eval_strategy in (IntervalStrategy.NO, "no"):
             self.load_best_model_at_end = False
+        self._pair_strategies()
         if self.max_grad_value is not None:
             self.max_grad_norm = 0.0
         self._post_init_with_published_names()
+
+    def _pair_strategies(self) -> None:
+        """Let what was not given of evaluations and checkpoints follow the other, so that the best one is saved.
+
+        Raises:
+            ValueError: both are given and differ.
+        """
+        plans = {name: str(getattr(getattr(self, name), "value", getattr(self, name))) for name in STRATEGIES}
+        if plans["save_strategy"] == "no" and "load_best_model_at_end" not in self.given:
+            self.load_best_model_at_end = False
+        if not self.load_best_model_at_end or plans["save_strategy"] == "best":
+            return
+        for name, other in (STRATEGIES, STRATEGIES[::-1]):
+            if name in self.given and other not in self.given:
+                setattr(self, other, plans[name])
+                plans[other] = plans[name]
+        if plans["eval_strategy"] != plans["save_strategy"]:
+            raise ValueError(
+                f"`eval_strategy` is {plans['eval_strategy']!r} and `save_strategy` {plans['save_strategy']!r}, and "
+                "the best evaluation is loaded at the end: leave one of them out, or pass "
+                "`load_best_model_at_end=False`."
+            )
+        if plans["eval_strategy"] == "steps" and not {"eval_steps", "save_steps"} <= self.given:
+            name = "save_steps" if "save_steps" in self.given else "eval_steps"
+            steps = getattr(self, name) or self.logging_steps
+            for name in ("eval_steps", "save_steps"):
+                setattr(self, name, steps)
 
     def _check_metrics(self) -> None:
         """Check the names of metrics, and whether that of the best model is computed."""

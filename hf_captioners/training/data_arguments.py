@@ -13,6 +13,7 @@ from hf_captioners.data.generated_captions import require_captions_of_people
 from hf_captioners.data.held_out import HELD_OUT, HeldOut
 from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.readable import load_readable, unusable_images
+from hf_captioners.data.recognition import recognised
 from hf_captioners.data.report import DataReport, Problem
 from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.features.formats import open_split_regions
@@ -34,7 +35,8 @@ class DataArguments:
     Args:
         dataset: name of a data set of `load_captions`.
         data_dir: folder of the data set.
-        train_dir: the same, for your own images with captions, with or without a folder per split.
+        train_dir: the same, for your own images with captions, with or without a folder per split, in any form of
+            `hf_captioners.data.recognition`.
         data_options: options of the data set, as `name=value` entries or as a mapping.
         streaming: read the images while training instead of storing them first: for data sets that do not fit on the
             disk, or are on the Hub. The run needs `max_steps`, and evaluation images from a split `validation` or
@@ -68,11 +70,17 @@ class DataArguments:
     data_dir: str | None = field(default=None, metadata={"help": "Folder of the data set."})
     train_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder with images and metadata.jsonl (or .csv, captions.txt), or with split folders."},
+        metadata={
+            "help": "Folder with images and a table (metadata.jsonl, captions.csv, .xlsx), or with split folders; or "
+            "a table, COCO's folder, tar or Parquet shards, a saved data set."
+        },
     )
     data_options: list[str] = field(
         default_factory=list,
-        metadata={"help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2."},
+        metadata={
+            "help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2.",
+            "action": "extend",
+        },
     )
     follow_links: bool = field(
         default=False,
@@ -152,9 +160,10 @@ class DataArguments:
         options, report = read_named_values(self.data_options, "data_options"), DataReport()
         if self.follow_links:
             options["follow_links"] = True
-        if self.dataset == "caption_folder" and folder is not None and Path(folder).is_dir():
+        source = recognised(self.dataset, folder, options)
+        if source.name == "caption_folder" and source.data_dir is not None and source.data_dir.is_dir():
             require_captions_of_people(
-                Path(folder), options.get("metadata_file"), self.train_on_generated, self.follow_links
+                source.data_dir, source.options.get("metadata_file"), self.train_on_generated, self.follow_links
             )
         if self.streaming:
             return load_captions(self.dataset, data_dir=folder, split=split, streaming=True, **options)

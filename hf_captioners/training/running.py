@@ -34,6 +34,7 @@ from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
 from .large_models import with_lora
+from .packages import require_packages
 from .progress import Say, log_progress
 from .resume import STATE, last_complete_checkpoint, require_complete
 from .scst.arguments import NEW_PARTS, SCSTArguments
@@ -154,6 +155,7 @@ def train_captioner(
             images are missing, or the data changed since the run began.
         FileExistsError: `output_dir` holds a run, and neither `resume` nor `resume_from_checkpoint` is set.
         BlockingIOError: another run is writing into `output_dir`.
+        ImportError: a package is not installed that an argument needs.
         OSError: a file cannot be read or written.
 
     Example:
@@ -171,6 +173,7 @@ def train_captioner(
         result.best_evaluation["eval_cider_d"]
         ```
     """
+    require_packages(vars(training_arguments) | vars(model_arguments) | vars(data_arguments))
     test, output = test_arguments or TestArguments(), Path(str(training_arguments.output_dir))
     require_writable_folder(output)
     if model_arguments.model is not None:  # before any image is read

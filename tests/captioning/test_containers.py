@@ -12,9 +12,10 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from hf_captioners.captioning.containers import ParquetImages, TarShard, hub_address, located, names_in, split_name
 from hf_captioners.captioning.image_list import find_images
 from hf_captioners.cli import main
+from hf_captioners.data.arrow_containers import ParquetImages
+from hf_captioners.data.containers import TarShard, hub_address, located, names_in, split_name
 from hf_captioners.data.shards import write_parquet_shards
 
 

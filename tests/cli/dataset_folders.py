@@ -1,6 +1,8 @@
 """Every data set that `load_captions` knows, as a folder of six drawn images in that data set's own form."""
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import datasets
@@ -89,13 +91,38 @@ def by_columns(root, scenes):
     return ["path=parquet", "image_column=photo", "caption_columns=[alt]"]
 
 
+def containers(root, scenes):
+    """Shards of WebDataset: a text beside each image."""
+    for split, rows in (("train", TRAIN), ("validation", VALIDATION)):
+        with tarfile.open(root / f"{split}-000.tar", "w") as shard:
+            for number in rows:
+                image = io.BytesIO()
+                scenes[number]["image"].save(image, "png")
+                texts = "\n".join(scenes[number]["captions"]).encode()
+                for ending, content in (("png", image.getvalue()), ("txt", texts)):
+                    member = tarfile.TarInfo(f"{number:06d}.{ending}")
+                    member.size = len(content)
+                    shard.addfile(member, io.BytesIO(content))
+    return []
+
+
 def scenes(root, scenes):
     return ["num_images={train: 4, validation: 2}", "image_size=32"]
 
 
 MAKERS = {
     maker.__name__: maker
-    for maker in (by_columns, caption_folder, coco, conceptual_captions, flickr30k, flickr8k, iu_xray, scenes)
+    for maker in (
+        by_columns,
+        caption_folder,
+        coco,
+        conceptual_captions,
+        containers,
+        flickr30k,
+        flickr8k,
+        iu_xray,
+        scenes,
+    )
 }
 
 

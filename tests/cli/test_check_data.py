@@ -69,7 +69,7 @@ def test_images_that_nobody_has_reviewed_are_one_line(folder, capsys):
 
 def test_what_cannot_be_read_at_all(tmp_path, folder, capsys):
     assert check(tmp_path / "nowhere") == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "there is no file or folder" in capsys.readouterr().err
     assert check(folder, "--data_options", "colour=red") == 2
     assert "has no option colour" in capsys.readouterr().err
     assert check(folder, "--data_options", "check_images") == 2
@@ -110,7 +110,7 @@ def test_no_fault_hides_the_others(tmp_path, capsys):
     ("files", "faults"),
     [
         ({"metadata.jsonl": "", "captions.txt": "a.png\tA dog."}, ["has several tables"]),
-        ({"captions.txt": "a.png\tA dog.".encode("utf-16")}, ["is in UTF-16"]),
+        ({"captions.txt": "\ufeffa.png\tA dog.".encode("utf-16-le")[:-1]}, ["cannot be read as utf-16-le"]),
         ({"metadata.parquet": "no table"}, ["cannot be read as Parquet"]),
         ({"train/captions.txt": "b.png\tA dog.", "test/b.png": ""}, ["test has 1 images", "there is no file"]),
         ({"val/captions.txt": "b\tA", "dev/captions.txt": "c\tA"}, ["two folders for one split", "no file"]),

@@ -8,8 +8,8 @@ import PIL.Image
 import pytest
 from huggingface_hub import HfApi
 
-from hf_captioners.captioning.containers import hub_folder
 from hf_captioners.cli import main
+from hf_captioners.data.containers import hub_folder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from hf_captioners.captioning.containers import located, names_in
+from hf_captioners.data.containers import located, names_in
 from hf_captioners.metrics.caption_files import read_captions
 from hf_captioners.processing.image_reading import read_image
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.captioning.containers import located, names_in
 from hf_captioners.captioning.image_list import find_images, views_of
 from hf_captioners.data import DataReport, load_captions
+from hf_captioners.data.containers import located, names_in
 from hf_captioners.data.generated_captions import generated_digests, record_generated
 from hf_captioners.metrics.caption_files import match_captions, read_captions
 from hf_captioners.output_files import quoted_name

@@ -102,8 +102,8 @@ PLANTED = {
     "containers that expand": (
         "Parquet and Arrow files",
         {
-            "captioning.containers.EXPANDED_FLOOR": 2**50,
-            "captioning.containers.require_no_compression": lambda _: None,
+            "data.arrow_containers.EXPANDED_FLOOR": 2**50,
+            "data.arrow_containers.require_no_compression": lambda _: None,
         },
     ),
     "cards with any text": (
