@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .building import ROWS_AT_ONCE
+from .generated_captions import unchanged_files
 from .images import usable_rows
 from .loading import make_reader
 from .reader import CaptionReader
@@ -85,4 +86,18 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
                     check.report.kept[split] += 1
                     check.captions[len(row.captions)] += 1
                     check.words.update(len(caption.split()) for caption in row.captions)
+    if name == "caption_folder":
+        check.report.remarks += _generated(reader.folder, options)
     return check
+
+
+def _generated(folder: Path, options: Mapping[str, Any]) -> list[str]:
+    """Return a line on text files that a captioner wrote, which training refuses; none if there are none."""
+    with suppress(ValueError, OSError):  # faults that the pass over the rows has reported
+        files = unchanged_files(folder, options.get("metadata_file"), bool(options.get("follow_links")))
+        if count := sum(1 for _ in files):
+            return [
+                f"A captioner wrote {count:,} text file(s) and nobody changed them: training takes them with "
+                "`train_on_generated` only."
+            ]
+    return []

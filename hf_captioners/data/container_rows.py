@@ -24,7 +24,7 @@ TableContainer = ParquetImages | ArrowImages | SavedDataSet
 
 @dataclass
 class ContainerRow:
-    """What a container has beside an image.
+    """Captions and columns of an image in a container.
 
     Attributes:
         place: place of the image in the container.

@@ -7,6 +7,7 @@ import PIL.Image
 import pytest
 
 from hf_captioners.cli import check_data
+from hf_captioners.data.generated_captions import record_generated, text_digest
 
 
 def check(*arguments):
@@ -65,6 +66,15 @@ def test_images_that_nobody_has_reviewed_are_one_line(folder, capsys):
     assert "captions.txt:2: missing image" in lines[0] and lines[-1] == "Wrong: 1 x missing image."
     assert check(folder, "--show", 0) == 1
     assert capsys.readouterr().out.count(": image without caption: ") == 61
+
+
+def test_captions_of_a_captioner_are_told(tmp_path, capsys):
+    for name in ("a", "b"):
+        PIL.Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png")
+        (tmp_path / f"{name}.txt").write_text(f"a {name}\n")
+    record_generated(tmp_path, {"a.txt": text_digest("a a"), "b.txt": text_digest("another b")})
+    assert check(tmp_path) == 0
+    assert "A captioner wrote 1 text file(s) and nobody changed them: training takes" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_at_all(tmp_path, folder, capsys):

@@ -6,6 +6,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_captioners.training.rewards import caption_reward
+from tests.pipelines.tiny_captioners import BUILDERS
 
 from .tiny_language_models import CAPTIONS, SIDE, language_model, vision_language_model, words_tokenizer
 
@@ -102,3 +103,43 @@ def test_other_rewards(name, monkeypatch):
     completions = [[{"role": "assistant", "content": text}] for text in texts]
     exact, wrong = reward(prompts=["", ""], completions=completions, completion_ids=[[1], [2]], gold=CAPTIONS)
     assert exact > 0.9 > 0.1 > wrong
+
+
+@pytest.mark.parametrize(
+    ("columns", "has_images", "error"),
+    [
+        (
+            {
+                "prompt": [[{"role": "user", "content": "describe it"}]],
+                "completion": [[{"role": "assistant", "content": "a man"}]],
+            },
+            True,
+            "does not have a chat template",
+        ),
+        (
+            {"prompt": ["a"], "completion": ["man"]},
+            True,
+            "has no arguments .*add_special_tokens.*padding_side",
+        ),
+        ({"text": ["a man"]}, False, "`input_ids` is not an input of"),
+    ],
+)
+def test_captioners_are_no_models_of_sft_trainer(tmp_path, columns, has_images, error):
+    """Limits of docs/peers.md: if one is gone, its row there is wrong."""
+    model, processor = BUILDERS["visualgpt"]()
+    images = {"images": [[Image.new("RGB", (SIDE, SIDE))]]} if has_images else {}
+    arguments = trl.SFTConfig(str(tmp_path), max_steps=1, use_cpu=True, bf16=False, report_to=[], disable_tqdm=True)
+    with pytest.raises((TypeError, ValueError), match=error):
+        trl.SFTTrainer(
+            model,
+            args=arguments,
+            train_dataset=Dataset.from_dict(columns | images),
+            processing_class=processor if has_images else processor.tokenizer,
+        ).train()
+
+
+def test_captioners_are_no_models_of_grpo_trainer(tmp_path):
+    model, processor = BUILDERS["visualgpt"]()
+    rows = Dataset.from_dict({"prompt": ["a"] * 4, "image": [Image.new("RGB", (SIDE, SIDE))] * 4})
+    with pytest.raises(AttributeError, match="no attribute 'image_token_id'"):
+        step(model, processor, rows, [short], tmp_path)
