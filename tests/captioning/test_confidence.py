@@ -91,6 +91,19 @@ def test_prompts_and_several_captions(pipeline, paths):
     assert several["caption"][0][0] == best["caption"][0] and several["words"][0][0] == best["words"][0]
 
 
+def test_forced_words_have_the_confidence_that_the_captioner_has_in_them(pipeline, paths):
+    """A bias raises no confidence: forced words are as probable to the captioner as before."""
+    dog = pipeline.tokenizer.convert_tokens_to_ids("dog")
+    options = {**OPTIONS, "generate_kwargs": {"sequence_bias": [[[dog], 1000.0]]}}
+    forced = CaptionBatches(pipeline, confidence="search", **options)({"image": paths[:2]})
+    plain = CaptionBatches(pipeline, confidence="search", **OPTIONS)({"image": paths[:2]})
+    for place, words in enumerate(forced["words"]):
+        assert {word["word"] for word in words} == {"dog"} and all(0 < word["confidence"] < 1 for word in words)
+        (record,) = pipeline(paths[place], return_token_scores=True, **options)
+        assert all(score < -0.1 for score in record["token_scores"]), "before the bias"
+        assert forced["words"][place] != plain["words"][place]
+
+
 def test_the_surest_hypothesis(pipeline, paths):
     options = {"num_return_sequences": 3, **OPTIONS}
     found = CaptionBatches(pipeline, confidence="search", **options)({"image": paths})
