@@ -248,16 +248,16 @@ class Study:
 
     def jobs(self) -> list[Job]:
         """Return all jobs in order."""
-        found: dict[str, Job] = {}
+        jobs: dict[str, Job] = {}
 
         def add(job: Job) -> None:
             for needed in job.needs:
                 add(needed)
-            found.setdefault(job.name, job)
+            jobs.setdefault(job.name, job)
 
         for job in self.targets():
             add(job)
-        return list(found.values())
+        return list(jobs.values())
 
     def state(self, job: Job) -> dict[str, Any]:
         """Return the state of a job, see `read_state`."""
