@@ -17,10 +17,11 @@ SUITE_PY := $(subst $(VENV),$(SUITE),$(PY))
 BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
-EXTRAS := app docs export heif metrics-data peers peft ray regions serve smolvlm space
+EXTRAS := app docs excel export heif metrics-data peers peft ray regions serve smolvlm space
 TESTS_app := tests/review tests/cli/test_review.py
 TESTS_docs := tests/test_site.py
 TESTS_export := tests/onnx
+TESTS_excel := tests/metrics/test_spreadsheet_tables.py
 TESTS_heif := tests/processing/test_heif.py
 TESTS_metrics-data := tests/metrics/test_meteor_tables.py
 TESTS_peers := tests/peers
@@ -37,7 +38,7 @@ export HF_HUB_OFFLINE ?= 1
 # Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch attack quality style bench reference-models clean
+.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch release-check attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -107,6 +108,9 @@ test-without-torch: $(STAMP)  ## run an exported captioner in an environment wit
 	rm -rf $(BARE)/captions && mkdir $(BARE)/captions
 	$(PY) -m tests.onnx.without_torch make $(BARE)/captions
 	$(BARE_PY) tests/onnx/without_torch.py run $(BARE)/captions
+
+release-check: $(STAMP)  ## build and install both distributions, with each extra, and try them: ARGS="--pythons 3.11 --combinations alone default"
+	$(PY) -m release.check $(ARGS)
 
 attack: $(STAMP)  ## attack files and jobs with random damage, resumable: SEED="1 2 3" COUNT=100 ARGS="--minutes 20"
 	TOKENIZERS_PARALLELISM=false $(PY) -m tests.robustness.attack --seed $(or $(SEED),1) --count $(or $(COUNT),100) $(ARGS)

@@ -1,14 +1,14 @@
-"""Run all commands with untrained models of each family, and write the support matrix of docs/other_models.md.
+"""Run all commands with untrained models of each family, and write the support matrices of docs/other_models.md.
 
-    python benchmarks/other_models_matrix.py --images PHOTOGRAPHS [--families blip git]
+    python benchmarks/other_models_matrix.py --images PHOTOGRAPHS [--families blip git] [--part training]
 
-A cell has how many of the captions equal those of transformers alone. Ray is needed for `--engine ray`.
+A cell has how many of the captions equal those of transformers alone, or says what failed. Ray is needed for
+`--engine ray`. Rows are written to `benchmarks/results/other_models_matrix.json`, and the page is written once all
+families have one; rows of other families are kept.
 """
 
 import argparse
 import asyncio
-import contextlib
-import io
 import json
 import os
 import secrets
@@ -20,18 +20,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ray
+import torch
 import transformers
 from aiohttp.test_utils import TestClient as HttpClient
 from aiohttp.test_utils import TestServer
+from other_models_training import TRAINING_CELLS, typed
 from PIL import Image
-from provenance import ROOT
+from provenance import ROOT, records_of, write_results
 from starlette.testclient import TestClient
 
 from hf_captioners.captioning import CaptionBatches
 from hf_captioners.captioning.batches import load_pipeline
 from hf_captioners.captioning.caption_files import CaptionFile
-from hf_captioners.cli import main as run_command
 from hf_captioners.pipelines.image_captioning import TASK
 from hf_captioners.review.server import review_app
 from hf_captioners.review.table import ReviewTable
@@ -46,7 +46,7 @@ LENGTH = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
 TYPED = ["--device", "cpu", "--batch_size", str(BATCH), "--workers", "0", "--max_new_tokens", "8", "--generate"]
 TYPED += ["min_new_tokens=8", "do_sample=false"]
 PAGE = ROOT / "docs" / "other_models.md"
-BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
+RESULTS = ROOT / "benchmarks" / "results" / "other_models_matrix.json"
 
 
 class Family:
@@ -64,33 +64,30 @@ class Family:
         for path in photographs:
             shutil.copy(path, self.images)
         self.names = [path.name for path in photographs]
+        self.photographs = photographs
         write_family(Path(self.model), model_type)
         rows = [{"file_name": name, "captions": ["a dog"], "split": "test"} for name in self.names]
         (self.images / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        plain = PlainCaptioner(self.model)
-        self.expected = {}
-        for first in range(0, len(photographs), BATCH):
-            batch = photographs[first : first + BATCH]
+        self.expected = self.of_transformers(self.model)
+
+    def of_transformers(self, model: str) -> dict[str, str]:
+        """Caption the photographs with transformers alone."""
+        plain, captions = PlainCaptioner(model), {}
+        for first in range(0, len(self.photographs), BATCH):
+            batch = self.photographs[first : first + BATCH]
             tokens = plain([Image.open(path).convert("RGB") for path in batch], **LENGTH)
             for path, (row, _) in zip(batch, tokens, strict=True):
-                self.expected[path.name] = plain.tokenizer.decode(row, skip_special_tokens=True).strip()
+                captions[path.name] = plain.tokenizer.decode(row, skip_special_tokens=True).strip()
+        return captions
 
-    def cell(self, captions: dict[str, str]) -> str:
+    def cell(self, captions: dict[str, str], expected: dict[str, str] | None = None) -> str:
         """Return the matrix cell: the number of captions that equal those of transformers."""
+        expected = self.expected if expected is None else expected
         equal = sum(
             captions.get(name) == " ".join(text.splitlines()) or captions.get(name) == text
-            for name, text in self.expected.items()
+            for name, text in expected.items()
         )
-        return f"{equal}/{len(self.expected)}"
-
-
-def typed(*arguments: str) -> None:
-    """Run a command as typed; raise its error."""
-    output, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        status = run_command(list(arguments))
-    if status:
-        raise RuntimeError(errors.getvalue().strip().splitlines()[-1])
+        return f"{equal}/{len(expected)}"
 
 
 def by_name(file: Path, key: str) -> dict[str, str]:
@@ -203,33 +200,55 @@ CELLS: dict[str, Callable[[Family], str]] = {
 }
 
 
+def row_of(model_type: str, cells: dict[str, Callable[[Family], str]], photographs: list[Path]) -> dict[str, str]:
+    """Return the matrix cells of a family by name; for a cell that fails, its error."""
+    row = {}
+    with tempfile.TemporaryDirectory() as folder:
+        family = Family(model_type, Path(folder), photographs)
+        for name, cell in cells.items():
+            try:
+                row[name] = cell(family)
+            except Exception as error:
+                row[name] = f"{type(error).__name__}: {error}"[:200]
+    print(model_type, *row.values(), sep=" | ", flush=True)
+    return row
+
+
+def page_with(text: str, part: str, rows: dict[str, dict[str, str]]) -> str:
+    """Replace a matrix in the text of the page."""
+    begin, end = f"<!-- matrix of {part} -->", f"<!-- end of matrix of {part} -->"
+    names = list(next(iter(rows.values())))
+    lines = [f"| family | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    lines += [f"| `{family}` | {' | '.join(row.values())} |" for family, row in rows.items()]
+    return text.split(begin)[0] + "\n".join([begin, *lines, end]) + text.split(end)[1]
+
+
 def main() -> None:
-    """Run all tests, and write the matrix into the page."""
+    """Fill the matrices, and write them into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", required=True, help="folder of JPEG files")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    parser.add_argument("--part", choices=["captioning", "training"], help="default: both")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
     photographs = sorted(Path(args.images).rglob("*.jpg"))[:COUNT]
-    if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # for all jobs
-    lines = [f"| family | {' | '.join(CELLS)} |", "|---" * (len(CELLS) + 1) + "|"]
-    for model_type in args.families:
-        with tempfile.TemporaryDirectory() as folder:
-            family = Family(model_type, Path(folder), photographs)
-            cells = []
-            for cell in CELLS.values():
-                try:
-                    cells.append(cell(family))
-                except Exception as error:
-                    cells.append(f"{type(error).__name__}: {error}"[:200])
-        lines.append(f"| `{model_type}` | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    if set(args.families) == set(FAMILIES):
-        text = PAGE.read_text(encoding="utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n{chr(10).join(lines)}\n{END}{after}", encoding="utf-8")
+    parts = {"captioning": CELLS, "training": TRAINING_CELLS}
+    if args.part != "training":
+        import ray
+
+        if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # for all jobs
+    figures = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+    for part in parts if args.part is None else [args.part]:
+        rows = figures.setdefault(part, {})
+        for model_type in args.families:
+            rows[model_type] = row_of(model_type, parts[part], photographs)
+            write_results(RESULTS, figures, records_of(RESULTS))
+        if all(family in rows for family in FAMILIES):
+            text = page_with(PAGE.read_text(encoding="utf-8"), part, {name: rows[name] for name in FAMILIES})
+            PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

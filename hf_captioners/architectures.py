@@ -172,17 +172,13 @@ class Purpose(StrEnum):
 
 # Captioners of transformers by model type, and what they are supported for: their inputs, the labels of their loss and
 # the tokens that they sample differ between families, and a wrong one gives plausible numbers. Captioners of this
-# library are supported for every purpose. The second row has the families that follow an instruction.
-TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = {
-    **dict.fromkeys(
-        ("blip", "git", "vision-encoder-decoder"), frozenset((Purpose.CAPTIONING, Purpose.TRAINING, Purpose.REWARDS))
-    ),
-    **dict.fromkeys(
-        ("blip-2", "florence2", "gemma3", "idefics3", "instructblip", "internvl", "kosmos-2", "llava", "llava_next")
-        + ("paligemma", "pix2struct", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"),
-        frozenset((Purpose.CAPTIONING, Purpose.TRAINING)),
-    ),
-}
+# library are supported for every purpose. The first three caption an image alone, the others follow an instruction.
+TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = dict.fromkeys(
+    ("blip", "git", "vision-encoder-decoder")
+    + ("blip-2", "florence2", "gemma3", "idefics3", "instructblip", "internvl", "kosmos-2", "llava", "llava_next")
+    + ("paligemma", "pix2struct", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"),
+    frozenset((Purpose.CAPTIONING, Purpose.TRAINING, Purpose.REWARDS)),
+)
 
 
 def supported_captioners(purpose: Purpose) -> str:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-# Folders of the sources whose place in the package is another one.
-MAPPED = {name: f"hf_captioners/{name}" for name in ("modeling", "processing", "hub_cards")}
+from release.distributions import ROOT, mapped_folders
 
 
 def copy_sources(tree: Path) -> Path:
     """Copy what distributions are built from, without stale build folders, into a new folder; return it."""
     tree.mkdir()
-    for name in ("hf_captioners", *MAPPED, "release"):
+    for name in (*mapped_folders(), "release"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree / name)

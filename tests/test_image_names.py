@@ -13,7 +13,7 @@ from hf_captioners.data.containers import located, names_in
 from hf_captioners.data.held_out import HeldOut
 from hf_captioners.data.loading import load_captions
 from hf_captioners.data.report import DataReport
-from hf_captioners.image_names import FolderNames, ImageNames, plain_form
+from hf_captioners.image_names import FolderNames, ImageNames, file_part, is_absolute, last_parts, plain_form
 from hf_captioners.metrics.caption_files import match_captions, read_captions
 from hf_captioners.output_files import quoted_name
 from hf_captioners.review.table import ReviewTable
@@ -169,3 +169,21 @@ def test_images_that_an_earlier_run_held_out_are_found(folder):
     assert HeldOut(["./a.png", "sub//b.png"], 1).of(rows)["captions"][:] == [["a.png"], ["sub/b.png"]]
     with pytest.raises(ValueError, match="1 of 1 held-out images are not in this data set"):
         HeldOut(["B.png"], 1).of(rows)
+
+
+def test_paths_of_windows(folder):
+    for name in ("sub/a.png", "sub\\a.png", "sub/deep/b.png"):
+        save_image(folder / name)
+    names = FolderNames(folder)
+    assert (names.find("sub\\a.png"), names.find("sub/a.png")) == ("sub\\a.png", "sub/a.png"), "an exact name first"
+    assert names.find(".\\sub\\deep\\b.png") == names.find("sub\\deep/b.png") == "sub/deep/b.png"
+    assert names.find("..\\sub\\deep\\b.png") is None and names.find("C:\\sub\\deep\\b.png") is None
+    assert names.find_end("C:\\x\\sub\\deep\\b.png") == "sub/deep/b.png"
+    assert names.find_end("\\\\pc\\share\\sub\\deep\\b.png") == "sub/deep/b.png"
+    assert names.find_end("C:\\x\\c.png") is None and names.find_end("C:\\..\\..\\x") is None
+    assert names.near("Sub\\DEEP\\b.PNG") == names.near("C:\\SUB\\deep\\B.png") == "sub/deep/b.png"
+    assert is_absolute("C:\\a.png") and is_absolute("\\\\pc\\x\\a.png") and is_absolute("/a.png")
+    assert not is_absolute("sub\\a.png") and not is_absolute("C-a.png")
+    known = ImageNames(["sub/a.png", "b.png"])
+    assert known.find("sub\\a.png") == "sub/a.png" and file_part("C:\\x\\b.png") == "b.png"
+    assert list(last_parts("C:\\x\\b.png")) == ["x/b.png", "b.png"]

@@ -1,4 +1,4 @@
-"""docs/results.md, docs/robustness.md and docs/confidence.md match the committed result files."""
+"""docs/results.md, robustness.md, confidence.md and evaluator.md match the committed result files."""
 
 import importlib.util
 import json
@@ -33,9 +33,15 @@ def test_the_table_of_attacks_is_written_from_the_committed_results(monkeypatch)
     module = writer("write_robustness", monkeypatch)
     page = (ROOT / "docs" / "robustness.md").read_text(encoding="utf-8")
     assert module.page() == page, "run python benchmarks/write_robustness.py"
-    rows = json.loads(module.RESULTS.read_text(encoding="utf-8"))["classes"]
-    assert set(rows) | set(APART) == set(ATTACKS), "every class of attacks has a row"
-    assert all(row["tried"] > 0 and row["failed"] == 0 for row in rows.values())
+    results, apart = (json.loads(path.read_text(encoding="utf-8")) for path in (module.RESULTS, module.APART))
+    assert set(apart["classes"]) == set(APART), "every class that is run apart has a row"
+    assert set(results["classes"]) == set(ATTACKS) - set(APART), "every class of attacks has a row"
+    assert len(results["seeds"]) >= 3 and results["calls"] == 1, "one run with three seeds"
+    for name, row in (results["classes"] | apart["classes"]).items():
+        assert row["tried"] > 0 and row["failed"] == row["outside"] == 0, name
+        assert row["opens"] > 0 or name.startswith("kill"), name
+    for name in (one for one in APART if "10,000" in one):
+        assert apart["classes"][name]["tried"] >= 10, name
 
 
 def test_the_page_of_confidence_is_written_from_the_committed_results(monkeypatch):
@@ -46,3 +52,15 @@ def test_the_page_of_confidence_is_written_from_the_committed_results(monkeypatc
     own = json.loads(module.RESULTS.read_text(encoding="utf-8"))["captioners"]["default"]
     assert own["calibrated_on"]["rows"] == "even" and own["data"].endswith("odd rows")
     assert f"| {own['kinds']['beams']['auroc_words']['value']:.3f} (" in page
+
+
+def test_the_page_of_evaluators_is_written_from_the_committed_results(monkeypatch):
+    module = writer("write_evaluator", monkeypatch)
+    page = (ROOT / "docs" / "evaluator.md").read_text(encoding="utf-8")
+    assert module.page() == page, "run python benchmarks/write_evaluator.py"
+    results = json.loads(module.RESULTS.read_text(encoding="utf-8"))
+    for captions in results["sets"]:
+        rows = module.cider_rows(captions, results["standard"])
+        assert rows[0][0] == "the COCO evaluation" and {title for title, *_ in rows[1:]} >= set(
+            list(module.FACTORS.values())[:4]
+        ), "every factor is changed alone"

@@ -350,6 +350,17 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "kosmos-2": kosmos_2,
     "pix2struct": pix2struct,
 }
+CHAT_FAMILIES = (
+    "gemma3",
+    "idefics3",
+    "internvl",
+    "llava",
+    "llava_next",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "smolvlm",
+)
 FAST = ("qwen2_5_vl", "florence2")  # the families of `make test`: a chat template, and an encoder-decoder without one
 
 

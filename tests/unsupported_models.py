@@ -1,4 +1,4 @@
-"""Untrained image-to-text models of transformers that this library captions with, and does not train on rewards."""
+"""Untrained image-to-text models of transformers that this library captions with and trains, but cannot explain."""
 
 from pathlib import Path
 from typing import Any

@@ -87,8 +87,9 @@ class Scores:
 
     Args:
         matched: captions and references; images that only one side has are in `missing` and `extra`.
-        metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images; with a
-            baseline its metrics under `baseline` and the paired bootstrap of each metric under `comparison`.
+        metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images, and the
+            `intervals` of those that are means, see `mean_intervals`; with a baseline its metrics under `baseline` and
+            the paired bootstrap of each metric under `comparison`.
         per_image: for each metric the scores of the images; NaN of an image that a metric leaves out.
     """
 
@@ -166,6 +167,7 @@ def score_matched(
     metrics = settings.compute(matched)
     per_image = metrics.pop("per_image")
     metrics |= {"images": len(matched.images), "missing": matched.missing, "extra": matched.extra}
+    metrics["intervals"] = mean_intervals(metrics, per_image)
     if baseline is not None:
         if len(matched.images) < 2:
             raise ValueError("`baseline` needs two or more images that both systems have captioned.")
@@ -173,6 +175,28 @@ def score_matched(
         metrics["baseline"] = {name: other[name] for name in metrics["variants"]}
         metrics["comparison"] = compare_scores(per_image, other["per_image"])
     return Scores(matched, metrics, per_image)
+
+
+def mean_intervals(
+    metrics: Mapping[str, Any], per_image: Mapping[str, Sequence[float]]
+) -> dict[str, dict[str, float]]:
+    """Return the 95 % intervals of metrics by the bootstrap over images.
+
+    Args:
+        metrics: the figures over all images.
+        per_image: for each metric the scores of the images.
+
+    Returns:
+        `low` and `high` of each metric whose figure is the mean of the scores of its images, and that has two or more
+        of these. BLEU and METEOR are no means.
+    """
+    intervals = {}
+    for name, scores in per_image.items():
+        known = [score for score in scores if not math.isnan(score)]
+        if len(known) > 1 and math.isclose(metrics.get(name, math.nan), sum(known) / len(known), abs_tol=1e-9):
+            compared = compare_systems(known, [0.0] * len(known))
+            intervals[name] = {"low": compared.low, "high": compared.high}
+    return intervals
 
 
 def compare_scores(

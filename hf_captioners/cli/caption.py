@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
         nargs="*",
-        help="images, folders, .txt lists of paths, .tar shards, .parquet files, data sets that were saved to disk or "
-        "are on the Hub: hf://datasets/OWNER/NAME",
+        help="images, folders, .txt lists of paths, .tar shards, .parquet or .arrow files, data sets saved to "
+        "disk or are on the Hub: hf://datasets/OWNER/NAME",
     )
     parser.add_argument(
         "--model",

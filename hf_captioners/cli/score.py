@@ -129,6 +129,11 @@ def table(metrics: Mapping[str, Any]) -> str:
     if "document_frequency" in metrics:
         lines.append(f"document frequencies from {metrics['document_frequency']}")
     lines += [f"{name:<{width}}  {metrics[name]:9.4f}  {variant}" for name, variant in metrics["variants"].items()]
+    if intervals := metrics.get("intervals"):
+        lines += ["", "95 % intervals of the metrics that are means over images (bootstrap):"]
+        lines += [
+            f"{name:<{width}}  {bounds['low']:9.4f} to {bounds['high']:.4f}" for name, bounds in intervals.items()
+        ]
     if "comparison" in metrics:
         lines += ["", "against the baseline (paired bootstrap over images, means of the scores per image):"]
         lines += [f"{name:<{width}}  {verdict(result)}" for name, result in metrics["comparison"].items()]

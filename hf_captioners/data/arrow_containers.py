@@ -4,7 +4,7 @@ import bisect
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -42,18 +42,23 @@ class ParquetImages:
         self.column = image_column(self.file.schema_arrow, path, column)
         sizes = [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
         self.ends = list(accumulate(sizes))
-        self._check_sizes()
+        self.require_sizes([self.column])
         self.batches: Iterator[Any] = iter(())  # of the row group that is read: images are read in order
         self.batch: Any = None
         self.first = -1  # number of the first row of the batch
 
-    def _check_sizes(self) -> None:
-        """Refuse row groups that decompress to far more than the file has."""
+    def require_sizes(self, columns: Sequence[str]) -> None:
+        """Refuse row groups of which some columns decompress to far more than the file has.
+
+        Raises:
+            ValueError: there is one.
+        """
         size, metadata = self.path.stat().st_size, self.file.metadata
         most = max(EXPANDED_FLOOR, EXPANDED_RATIO * size)
         for group in range(self.file.num_row_groups):
-            columns = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
-            expanded = sum(one.total_uncompressed_size for one in columns if _is_of(self.column, one.path_in_schema))
+            parts = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
+            read = (one for one in parts if any(_is_of(column, one.path_in_schema) for column in columns))
+            expanded = sum(one.total_uncompressed_size for one in read)
             if expanded > most:
                 raise ValueError(
                     f"{self.path} has {size:,} bytes, and its row group {group} decompresses to {expanded:,}, "
@@ -177,7 +182,7 @@ def require_no_compression(path: Path) -> None:
 
 
 def require_plain_batches(path: Path) -> None:
-    """Check that the batches of an Arrow file are not compressed.
+    """Check that the batches of an Arrow file are not compressed, and that their values lie inside the file.
 
     Raises:
         ValueError: a record batch is compressed.
@@ -190,6 +195,9 @@ def require_plain_batches(path: Path) -> None:
         for message in pyarrow.ipc.MessageReader.open_stream(file):
             if is_compressed(message.metadata.to_pybytes()):
                 raise ValueError(f"{path.name} is compressed; `datasets` writes Arrow files without compression")
+        file.seek(0)
+        batches = pyarrow.ipc.open_file(file) if _has_magic(path) else pyarrow.ipc.open_stream(file)
+        batches.read_all().validate(full=True)  # a value that begins outside of the file would end the process
 
 
 def is_compressed(metadata: bytes) -> bool:

@@ -24,7 +24,7 @@ TableContainer = ParquetImages | ArrowImages | SavedDataSet
 
 @dataclass
 class ContainerRow:
-    """What a container has beside an image.
+    """Captions and columns of an image in a container.
 
     Attributes:
         place: place of the image in the container.
@@ -77,12 +77,19 @@ def table_rows(container: TableContainer, columns: Sequence[str] | None) -> Iter
     schema = schema_of(container)
     captions = require_caption_columns(container.path, schema, columns)
     others = [one.name for one in schema if one.name not in captions and is_plain(one.type)]
+    if isinstance(container, ParquetImages):
+        container.require_sizes([*captions, *others])
     number = 0
-    for batch in _batches(container, [*captions, *others]):
-        for record in batch:
-            values = [record.pop(name) for name in captions]
-            yield ContainerRow(str(number), values, record)
-            number += 1
+    try:
+        for batch in _batches(container, [*captions, *others]):
+            for record in batch:
+                values = [record.pop(name) for name in captions]
+                yield ContainerRow(str(number), values, record)
+                number += 1
+    except (pyarrow.ArrowException, OSError, SystemError) as error:
+        raise ValueError(
+            f"Rows of {container.path} cannot be read after {number:,}: {error}. Copy it again."
+        ) from error
 
 
 def schema_of(container: TableContainer) -> pyarrow.Schema:

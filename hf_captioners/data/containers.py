@@ -163,6 +163,11 @@ def is_container(path: Path) -> bool:
     return (path / SAVED_FILE).is_file()
 
 
+def is_saved(folder: Path) -> bool:
+    """Return whether `save_to_disk` wrote a folder: a data set, or one for each split."""
+    return (folder / SAVED_FILE).is_file() or (folder / "dataset_dict.json").is_file()
+
+
 def containers_in(folder: Path) -> list[Path]:
     """Return the tar files, Parquet files and saved data sets in a folder, searched recursively, sorted by path."""
     files = list(visible_files(folder))

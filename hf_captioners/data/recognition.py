@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 from hf_captioners.metrics.caption_tables import TABLE_KINDS
 
-from .containers import CONTAINER_KINDS, containers_in
+from .containers import CONTAINER_KINDS, containers_in, is_saved
 from .folder_tables import USUAL_TABLES
 from .images import is_image_name, visible_files
-from .stored_images import is_saved
 
 FOLDER, COCO, CONTAINERS = "caption_folder", "coco", "containers"
 # Options that only `caption_folder` has: with one of them, a folder is read so.

@@ -22,7 +22,6 @@ from datasets.features.features import generate_from_arrow_type
 
 from hf_captioners.names import listed
 
-from .arrow_containers import SAVED_FILE
 from .container_rows import ContainerRow, is_plain, schema_of, table_rows, tar_rows
 from .containers import CONTAINER_KINDS, TarShard, containers_in, is_container, open_container
 from .folder_tables import SPLIT_NAMES, SPLIT_ORDER
@@ -213,8 +212,3 @@ def split_of(path: Path) -> str:
             if word.lower() in SPLIT_NAMES:
                 return SPLIT_NAMES[word.lower()]
     return "train"
-
-
-def is_saved(folder: Path) -> bool:
-    """Return whether `save_to_disk` wrote a folder: a data set, or one for each split."""
-    return (folder / SAVED_FILE).is_file() or (folder / "dataset_dict.json").is_file()

@@ -54,7 +54,7 @@ class FirstFault:
 
     def remark(self, file: str | Path, message: str) -> None:
         """Log an assumption about a file."""
-        logger.warning("%s: %s", file, message)
+        logger.warning("%s: %s", file, message.replace(ADVICE, "If letters are wrong, save it as UTF-8."))
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
         """Raise a `ValueError` that names the file, the line and the fault."""

@@ -60,7 +60,7 @@ def distinct(values: Integers) -> Integers:
 
 
 def occur_in(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
-    """Return True for each of `wanted` that is among the sorted `keys`."""
+    """Return a bool array: True for each of `wanted` that is among the sorted `keys`."""
     if not len(keys):
         return np.zeros(len(wanted), dtype=bool)
     return keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted

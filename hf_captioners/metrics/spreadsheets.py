@@ -60,7 +60,7 @@ def _require_size(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as parts:
             expanded = sum(part.file_size for part in parts.infolist())
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
         raise _damaged(path, error) from error
     most = max(EXPANDED_FLOOR, EXPANDED_RATIO * path.stat().st_size)
     if expanded > most:

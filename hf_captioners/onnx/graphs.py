@@ -297,7 +297,25 @@ def export_graph(
                 "vision model, or update torch and onnxscript."
             ) from error
     assert exported is not None
-    return exported.model_proto
+    return without_traces(exported.model_proto)
+
+
+def without_traces(model: Any) -> Any:
+    """Return a graph without the exporter's notes: stack traces with the paths of this machine, and their size.
+
+    Args:
+        model: an `onnx.ModelProto`, which is changed.
+    """
+    pending = [model.graph, *model.functions]
+    while pending:
+        part = pending.pop()
+        for item in (part, *part.node, *part.value_info, *getattr(part, "input", ()), *getattr(part, "output", ())):
+            if hasattr(item, "metadata_props"):  # names of inputs of functions are strings
+                del item.metadata_props[:]
+                item.doc_string = ""
+        pending += [attribute.g for node in part.node for attribute in node.attribute if attribute.HasField("g")]
+        pending += [graph for node in part.node for attribute in node.attribute for graph in attribute.graphs]
+    return model
 
 
 @contextlib.contextmanager

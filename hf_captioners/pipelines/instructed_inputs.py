@@ -61,6 +61,17 @@ CHAT_FAMILIES = (
 # Value of the places of a caption in inputs that run along the tokens; 0 in others.
 VALUE_OF_CAPTION = {"attention_mask": 1, "token_type_ids": 1}
 PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+# Tokens around an image, by which models find its place too.
+AROUND_IMAGES = (
+    "boi_token_id",
+    "boi_token_index",
+    "eoi_token_id",
+    "eoi_token_index",
+    "image_end_token_id",
+    "image_start_token_id",
+    "vision_end_token_id",
+    "vision_start_token_id",
+)
 THINKING = ("enable_thinking", "thinking", "reasoning_content")  # variables of templates of models that think aloud
 # Marks between which a model thinks aloud.
 THINKING_MARKS = (
@@ -137,6 +148,8 @@ class InstructedInputs:
         self.decoder_start = [token for token in start if token is not None]
         ids = [getattr(model.config, name, None) for name in PLACEHOLDERS]
         self.placeholders = frozenset(token for token in ids if isinstance(token, int))
+        ids = [getattr(model.config, name, None) for name in AROUND_IMAGES]
+        self.unsampled = self.placeholders | {token for token in ids if isinstance(token, int)}
 
     @property
     def default_instruction(self) -> str:

@@ -1,24 +1,26 @@
-"""Captions in other forms than `metadata.jsonl`, written in that form for the review page."""
+"""Captions in other forms than `metadata.jsonl`, written in that form for the review page.
+
+`datasets` and its readers are imported only where something is converted.
+"""
 
 import io
 import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hf_captioners.data.caption_folder import CaptionFolder
-from hf_captioners.data.containers import open_container
 from hf_captioners.data.converted_tables import record_converted
-from hf_captioners.data.loading import make_reader
-from hf_captioners.data.reader import Annotations
-from hf_captioners.data.recognition import CONTAINERS, recognised
-from hf_captioners.data.report import DataReport
+from hf_captioners.data.folder_tables import find_tables
+from hf_captioners.data.recognition import CONTAINERS, FOLDER, DataSource, recognised
+from hf_captioners.data.report import DataReport, ProblemKind
 from hf_captioners.data.schema import CAPTIONS, SPLIT, CaptionRow
-from hf_captioners.data.stored_images import Containers, StoredRows
 from hf_captioners.output_files import atomic_file, new_folder, write_text
-from hf_captioners.processing.image_reading import open_image
 
 from .table import TABLE
+
+if TYPE_CHECKING:
+    from hf_captioners.data.reader import Annotations
+    from hf_captioners.data.stored_images import Containers, StoredImage
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}  # others: the name of the format
 
@@ -39,7 +41,7 @@ def convert(path: str | Path, options: dict[str, Any]) -> tuple[Path, str | None
         ValueError: images are inside other files; nothing can be read; or an image is not in the folder.
         FileExistsError: there is a table `metadata.jsonl` beside the one that was named.
     """
-    source = recognised("caption_folder", path, options)
+    source = recognised(FOLDER, path, options)
     folder = Path(path) if source.data_dir is None else source.data_dir
     if source.name == CONTAINERS:
         raise ValueError(
@@ -49,39 +51,50 @@ def convert(path: str | Path, options: dict[str, Any]) -> tuple[Path, str | None
     named = source.options.get("metadata_file")
     if named == TABLE or (named is None and (folder / TABLE).exists()):
         return folder, None
-    reader: Any = make_reader(source.name, folder, source.options)
-    tables = _tables_of(reader)
+    tables = _tables_of(source)
     if not tables or any(file.name == TABLE for file in tables):
         return folder, None
     if (folder / TABLE).exists():
         raise FileExistsError(f"{folder} has {named} and {TABLE}, in which captions are kept: move one of them away.")
+    return folder, _copy(source, folder, tables)
+
+
+def _tables_of(source: DataSource) -> list[Path]:
+    """Return the tables of a data set; none of text files beside images, which the page reads itself."""
+    if source.name != FOLDER:
+        return list(_reader_of(source).annotation_files())
+    if source.data_dir is None or not source.data_dir.is_dir():
+        return []
+    try:
+        tables = find_tables(source.data_dir, source.options.get("metadata_file"))
+    except FileNotFoundError:  # images without captions
+        return []
+    return [table.path for table in tables if not table.path.is_dir()]
+
+
+def _reader_of(source: DataSource) -> Any:
+    from hf_captioners.data.loading import make_reader
+
+    return make_reader(source.name, source.data_dir, source.options)
+
+
+def _copy(source: DataSource, folder: Path, tables: list[Path]) -> str:
+    """Write the rows of tables into `metadata.jsonl`; return what is said about it."""
+    reader, report = _reader_of(source), DataReport()
     for file in tables:
         reader.require_link_inside(file)
-    report = DataReport()
     annotations = reader.read(report)
     rows = [_table_row(row, split, folder, len(annotations.splits)) for split, row in _rows(annotations)]
     write_text(folder / TABLE, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), folder)
     record_converted([file for file in tables if file.parent == folder], folder)
-    names = ", ".join(str(file) for file in tables)
-    said = (
-        f"{names}: the captions of {len(rows):,} images were copied into {folder / TABLE}, which is read from now on."
-    )
-    lost = [problem for problem in report.problems if problem.dropped and problem.kind != "image without caption"]
-    more = [f"{len(lost):,} row(s) were left out, such as {lost[0]}"] if lost else []
-    return folder, "\n".join([said, *more, *report.remarks])
+    lines = [f"{', '.join(map(str, tables))}: the captions of {len(rows):,} images were copied into {folder / TABLE}."]
+    uncaptioned = ProblemKind.IMAGE_WITHOUT_CAPTION
+    lost = [problem for problem in report.problems if problem.dropped and problem.kind != uncaptioned]
+    lines += [f"{len(lost):,} row(s) were left out, such as {lost[0]}"] if lost else []
+    return "\n".join([*lines, *report.remarks])
 
 
-def _tables_of(reader: Any) -> list[Path]:
-    """Return the tables of a data set; none of text files beside images, which the page reads itself."""
-    try:
-        if isinstance(reader, CaptionFolder):
-            return [table.path for table in reader.tables() if not table.path.is_dir()]
-        return list(reader.annotation_files())
-    except FileNotFoundError:  # images without captions
-        return []
-
-
-def _rows(annotations: Annotations) -> Iterator[tuple[str, CaptionRow]]:
+def _rows(annotations: "Annotations") -> Iterator[tuple[str, CaptionRow]]:
     for split, rows in annotations.splits.items():
         for row in rows:
             yield split, row
@@ -110,44 +123,43 @@ def unpack(path: str | Path, folder: str | Path, options: dict[str, Any]) -> str
         ValueError: the path is none of these, or has no image with captions that can be read.
         FileExistsError: the folder is not empty.
     """
-    source = recognised("caption_folder", path, options)
+    source = recognised(FOLDER, path, options)
     if source.name != CONTAINERS:
         raise ValueError(f"{path} has no images inside other files: review it without `unpack`.")
-    reader = make_reader(source.name, source.data_dir, source.options)
-    assert isinstance(reader, Containers)
-    report, names = DataReport(), set[str]()
+    reader: Containers = _reader_of(source)
+    report, lines = DataReport(), list[str]()
     annotations = reader.read(report)
     with new_folder(folder) as target:
-        lines = []
         for split, rows in annotations.splits.items():
-            assert isinstance(rows, StoredRows)
-            for image in rows.images:
+            for image in getattr(rows, "images", ()):
                 try:
-                    name = _write_image(target, image.container, image.place, reader)
+                    name = _write_image(target, image, reader)
                 except (OSError, ValueError) as error:
-                    report.add("unreadable image", image.container, image.line, str(error))
+                    report.add(ProblemKind.UNREADABLE_IMAGE, image.container, image.line, str(error))
                     continue
-                names.add(name)
-                lines.append(
-                    json.dumps({"file_name": name, CAPTIONS: image.captions, SPLIT: split}, ensure_ascii=False)
-                )
+                row = {"file_name": name, CAPTIONS: image.captions, SPLIT: split}
+                lines.append(json.dumps(row, ensure_ascii=False) + "\n")
         if not lines:
             raise ValueError(f"{path} has no image with captions that can be read.")
-        write_text(target / TABLE, "\n".join(lines) + "\n", target)
+        write_text(target / TABLE, "".join(lines), target)
     lost = f" {len(report.problems):,} row(s) were left out, such as {report.problems[0]}" if report.problems else ""
-    return f"{folder}: {len(names):,} images of {path} with their captions.{lost}"
+    return f"{folder}: {len(lines):,} images of {path} with their captions.{lost}"
 
 
-def _write_image(target: Path, container: Path, place: str, reader: Containers) -> str:
+def _write_image(target: Path, image: "StoredImage", reader: "Containers") -> str:
     """Write an image into a folder of the name of its container; return its name."""
-    content = open_container(container, reader.image_column).content(place)
+    from hf_captioners.data.containers import open_container
+    from hf_captioners.processing.image_reading import open_image
+
+    content = open_container(image.container, reader.image_column).content(image.place)
     content = Path(content).read_bytes() if isinstance(content, str) else content
-    with open_image(io.BytesIO(content)) as image:
-        ending = ENDINGS.get(str(image.format), f".{str(image.format).lower()}")
-    inside = container.relative_to(reader.folder)
-    parts = [part for part in (*inside.with_suffix("").parts, *PurePosixPath(place).parts) if part not in ("..", ".")]
-    name = PurePosixPath(*parts)
+    with open_image(io.BytesIO(content)) as opened:
+        ending = ENDINGS.get(str(opened.format), f".{str(opened.format).lower()}")
+    inside = image.container.relative_to(reader.folder).with_suffix("")
+    name = PurePosixPath(*(part for part in (*inside.parts, *PurePosixPath(image.place).parts) if part != ".."))
     name = name if name.suffix else name.with_suffix(ending)
+    if (target / name).exists():
+        raise ValueError(f"another image has the name {name} already")
     (target / name).parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(target / name, "wb", target) as file:
         file.write(content)

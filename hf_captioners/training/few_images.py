@@ -17,8 +17,9 @@ from typing import Any
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_captioners.architectures import Purpose
+from hf_captioners.architectures import TRANSFORMERS_CAPTIONERS, Purpose
 from hf_captioners.loading import supports
+from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS
 
 from .arguments import CaptioningTrainingArguments
 from .scst.arguments import SCSTArguments
@@ -84,6 +85,8 @@ def with_recipe(
     if recipe == AUTO:
         if model is None or images is None or images >= FEW_IMAGES or isinstance(arguments, SCSTArguments):
             return arguments, None
+        if obstacle is None and follows_instruction(model):
+            obstacle = f"their gain is not measured for a {type(model).__name__} (`recipe={REWARDS_RECIPE}` uses them)"
         recipe = CROSS_ENTROPY_RECIPE if obstacle else REWARDS_RECIPE
         reason = f"{images:,} images, fewer than {FEW_IMAGES}, train a given captioner"
         reason += f"; no rewards, as {obstacle}" if obstacle else ""
@@ -93,6 +96,12 @@ def with_recipe(
         _require_usable(recipe, arguments, model, obstacle)
         reason = "it was chosen"
     return _merged(arguments, recipe), f"Recipe {recipe}: {reason}. `recipe=none` trains without it."
+
+
+def follows_instruction(model: Any) -> bool:
+    """Return whether a captioner is one of transformers that captions by an instruction."""
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    return model_type in TRANSFORMERS_CAPTIONERS and model_type not in IMAGE_CAPTIONERS
 
 
 def _require_usable(recipe: str, arguments: CaptioningTrainingArguments, model: Any, obstacle: str | None) -> None:

@@ -58,6 +58,7 @@ class InstructedEncoder:
         self.tokenizer, self.dtype = processor.tokenizer, base.dtype
         self.ends = end_tokens(base, self.tokenizer)
         self.padding = self.ends[0] if self.tokenizer.pad_token_id is None else int(self.tokenizer.pad_token_id)
+        self.shifts_inside = not self.inputs.is_encoder_decoder
         self.anchor, self.before, self.tail = self._text_around_answers()
 
     def _text_around_answers(self) -> tuple[str, str, list[int]]:
@@ -159,8 +160,17 @@ class InstructedEncoder:
         return {"instruction": used["instruction"], **digest}
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the captions of generated tokens `[B, T]`, see `without_prompt`."""
-        return [self.inputs.decode(row) for row in tokens]
+        """Return the captions of generated tokens `[B, T]`, see `without_prompt`.
+
+        Of a model that is still thinking aloud at its last token the caption is empty.
+        """
+        return [self._decoded(row) for row in tokens]
+
+    def _decoded(self, row: Tensor) -> str:
+        try:
+            return self.inputs.decode(row)
+        except self.inputs.unfinished:
+            return ""
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

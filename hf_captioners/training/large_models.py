@@ -1,10 +1,10 @@
 """The recipe `lora`: an adapter instead of all weights for captioners of more than a billion parameters."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
 from hf_captioners.architectures import TRANSFORMERS_CAPTIONERS
 from hf_captioners.default_model import is_default
@@ -30,11 +30,11 @@ LORA: dict[str, Any] = {
 }
 
 
-def parameters_of(source: str) -> int | None:
-    """Return the number of parameters of a captioner of transformers, by its configuration; no weights are read.
+def without_weights(source: str) -> PreTrainedModel | None:
+    """Return a captioner of transformers on the device `meta`, by its configuration; no weights are read.
 
     Args:
-        source: directory or name; of an adapter, its captioner is counted.
+        source: directory or name; of an adapter, its captioner is returned.
 
     Returns:
         None: it is a captioner of this library, or code of its checkpoint.
@@ -51,7 +51,7 @@ def parameters_of(source: str) -> int | None:
         if config.model_type not in TRANSFORMERS_CAPTIONERS:
             return None
         with torch.device("meta"):
-            return int(AutoModelForImageTextToText.from_config(config).num_parameters())
+            return cast(PreTrainedModel, AutoModelForImageTextToText.from_config(config))
 
 
 def with_lora(
@@ -76,17 +76,19 @@ def with_lora(
             raise ValueError("`recipe=lora` trains an adapter of a captioner: pass `model` too, or leave it out.")
         if isinstance(training, SCSTArguments):
             raise ValueError("`scst` and `recipe=lora` exclude each other; pass `use_peft` for rewards of an adapter.")
-        reason = "it was chosen"
+        reason, built = "it was chosen", without_weights(model.model)
     else:
         if recipe != AUTO or model.model is None or isinstance(training, SCSTArguments):
             return model, training, None
-        count = parameters_of(model.model)
-        if count is None or count <= MAX_WHOLE:
+        built = without_weights(model.model)
+        count = 0 if built is None else int(built.num_parameters())
+        if count <= MAX_WHOLE:
             return model, training, None
         reason = f"the captioner has {count:,} parameters, more than {MAX_WHOLE:,}"
     require_peft(f"`recipe={LORA_RECIPE}` ({reason})")
     is_adapter = adapter_settings(str(model.model)) is not None
     settings = {**LORA, "bf16": torch.accelerator.is_available() and not training.fp16}
+    settings["gradient_checkpointing"] = built is None or bool(built.supports_gradient_checkpointing)
     given = {name: getattr(training, name) for name in training.given if hasattr(training, name)}
     changed = CaptioningTrainingArguments(**(settings | given))
     changed.given = training.given

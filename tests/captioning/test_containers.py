@@ -49,6 +49,9 @@ def containers(folder, once_a_run):
         encoded = [path.read_bytes() for path in paths]
         table = pyarrow.table({"name": ["x"] * 10, "jpg": encoded})
         pyarrow.parquet.write_table(table, target / "bytes.parquet", row_group_size=3)
+        places = str(target / "bytes.arrow")
+        with pyarrow.OSFile(places, "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
         rows.save_to_disk(str(target / "saved"))
         halves = {"train": rows.select(range(5)), "test": rows.select(range(5, 10))}
         datasets.DatasetDict(halves).save_to_disk(str(target / "splits"))
@@ -85,6 +88,7 @@ KINDS = {
     "tar": "0.tar/scene_000.png",
     "parquet": "train-00000-of-00002.parquet/0",
     "bytes.parquet": "0",
+    "bytes.arrow": "0",
     "saved": "0",
     "splits": "train/0",
 }

@@ -40,7 +40,7 @@ def test_the_page_is_served_until_it_is_interrupted(tmp_path):
 @pytest.mark.parametrize(
     "arguments, fault",
     [
-        (["missing"], "no folder missing"),
+        (["missing"], "no file or folder missing"),
         ([".", "--port", "70000"], "`--port` is 70000"),
         ([".", "--sidecar", "jpg"], "the ending of images"),
         ([".", "--captions", "missing.jsonl"], "missing.jsonl"),

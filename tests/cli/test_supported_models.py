@@ -31,9 +31,9 @@ CAPTIONING = {
 UNTRAINED = {
     "train": ["train", *TRAINING],
     "train --use_peft": ["train", "--use_peft", *TRAINING],
+    "train --scst": ["train", "--scst", *TRAINING],
 }
 COMMANDS = {
-    "train --scst": ["train", "--scst", *TRAINING],
     "explain": ["explain", "IMAGES/scene_000.png", "--model", "MODEL"],
     "export": ["export", "MODEL", "--output_dir", "OUTPUT"],
 }
@@ -42,7 +42,7 @@ WITHOUT_TEMPLATE = ("fuyu", "udop")  # no chat template says where an image and 
 
 @pytest.fixture(scope="session", params=MODELS)
 def unsupported(request, once_a_run):
-    """The type of a model that is not supported for training on rewards, and its folder."""
+    """The type of a model that is neither explained nor exported, and its folder."""
     return request.param, once_a_run(request.param, partial(write_unsupported, model_type=request.param))
 
 
@@ -99,8 +99,8 @@ def test_other_types_are_refused(model_type, purpose, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", [*PROMPTS, *CHAT_FAMILIES])
-@pytest.mark.parametrize("purpose", [Purpose.REWARDS, Purpose.EXPLANATION, Purpose.EXPORT])
-def test_captioners_that_follow_instructions_are_neither_rewarded_nor_explained(model_type, purpose, tmp_path):
+@pytest.mark.parametrize("purpose", [Purpose.EXPLANATION, Purpose.EXPORT])
+def test_captioners_that_follow_instructions_are_neither_explained_nor_exported(model_type, purpose, tmp_path):
     refused_by_type(model_type, purpose, tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_adapters_are_of_their_captioner(unsupported, tmp_path):
     model_type, folder = unsupported
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
     with pytest.raises(ValueError, match=f"{folder.name} is a model of the type {model_type!r}"):
-        require_supported(str(tmp_path), Purpose.REWARDS)
+        require_supported(str(tmp_path), Purpose.EXPLANATION)
 
 
 def test_batches_refuse_before_they_read(uncaptioned, images, nothing_is_read):
@@ -160,14 +160,14 @@ def test_batches_refuse_before_they_read(uncaptioned, images, nothing_is_read):
 def test_objects_are_refused(model_type, tmp_path):
     """By the trainers and the pipeline, in which no processor matters."""
     model = MODELS[model_type]()
-    with pytest.raises(ValueError, match=f"type {model_type!r}, for which training on rewards is not supported"):
-        SCSTTrainer(model, SCSTArguments(str(tmp_path), use_cpu=True), None)
     parts = {"tokenizer": SimpleNamespace(pad_token_id=0), "image_processor": SimpleNamespace()}
     with pytest.raises(ValueError, match="needs its whole processor"):
         image_captioning.ImageCaptioningPipeline(model=model, **parts)
     model.config.model_type = "fuyu"
     with pytest.raises(ValueError, match="type 'fuyu', for which training is not supported"):
         CaptioningTrainer(model, CaptioningTrainingArguments(str(tmp_path), use_cpu=True))
+    with pytest.raises(ValueError, match="type 'fuyu', for which training on rewards is not supported"):
+        SCSTTrainer(model, SCSTArguments(str(tmp_path), use_cpu=True), None)
     with pytest.raises(ValueError, match="type 'fuyu', for which this pipeline is not supported"):
         image_captioning.ImageCaptioningPipeline(model=model, **parts)
     with pytest.raises(ValueError, match="for which this pipeline is not supported"):

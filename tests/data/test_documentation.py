@@ -48,5 +48,6 @@ def test_every_block_runs(tmp_path, image, monkeypatch, capsys):
     assert "{'train': 2, 'validation': 1, 'test': 1}" in printed
     assert "0 of 1 images are here (0.0%); 1 x no connection" in printed
     assert "(16, 3)" in printed and len(names["labelled"]) == 100 and len(names["texts"]) == 500
+    assert "[['Ein Hund läuft über die Straße.'], ['Zwei Mädchen.']]" in printed
     assert len(names["small"]) == 1 and next(iter(names["shards"]["train"]))["captions"] == ["A dog."]
     assert names["batch"]["region_features"].shape == (8, 16, 3)

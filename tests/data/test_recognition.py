@@ -59,7 +59,7 @@ def parquet_of_hub(root, photos):
 
 
 def arrow(root, photos):
-    """One file as a stream, as `datasets` writes it, and one in the form with places at its end."""
+    """Arrow files: a stream, as `datasets` writes it, and the form with the places of batches at its end."""
     for (split, names), writer in zip(SPLITS.items(), (pyarrow.ipc.new_stream, pyarrow.ipc.new_file), strict=True):
         table = as_dataset(photos, names, "photo").with_format("arrow")[:]
         with pyarrow.OSFile(str(root / f"{split}.arrow"), "wb") as file, writer(file, table.schema) as stream:

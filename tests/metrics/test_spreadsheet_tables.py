@@ -1,6 +1,7 @@
 """Tables as spreadsheet programs and editors of Windows, Macs and DOS write them, in their exact layouts."""
 
 import datetime
+import random
 import re
 import zipfile
 
@@ -8,6 +9,7 @@ import pytest
 
 from hf_captioners.data.report import DataReport
 from hf_captioners.metrics import spreadsheets
+from hf_captioners.metrics.annotation_files import FirstFault
 from hf_captioners.metrics.caption_tables import table_rows
 from hf_captioners.metrics.table_columns import caption_columns, file_column, header_of_rows
 from hf_captioners.metrics.text_encoding import guessed_encoding, require_encoding
@@ -212,6 +214,33 @@ def test_what_is_no_sheet(book, tmp_path, monkeypatch):
     path.with_suffix(".xls").write_bytes(b"")
     with pytest.raises(ValueError, match=re.escape("captions.xls is not a readable table") + ".*Save it as .xlsx"):
         read(path.with_suffix(".xls"))
+
+
+def test_damaged_sheets_raise_one_kind_of_error(book, tmp_path):
+    for number in range(30):
+        book.active.append([f"{number}.jpg", f"A dog {number}"])
+    path = tmp_path / "captions.xlsx"
+    book.save(path)
+    whole = path.read_bytes()
+    refused = 0
+    for seed in range(100):
+        generator = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(generator.choice((1, 3, 20))):
+            content[generator.randrange(len(content))] = generator.randrange(256)
+        path.write_bytes(content)
+        try:
+            read(path)
+        except ValueError:
+            refused += 1
+    assert refused > 20
+
+
+def test_the_first_fault_has_advice_for_files_without_an_option(tmp_path, caplog):
+    path = tmp_path / "captions.csv"
+    path.write_bytes(table_of_excel(";", "cp1252"))
+    assert len(list(table_rows(path, FirstFault()))) == 3
+    assert "read as cp1252" in caplog.text and "save it as UTF-8" in caplog.text and "encoding=" not in caplog.text
 
 
 def test_openpyxl_is_asked_for(tmp_path, monkeypatch):

@@ -35,6 +35,13 @@ def test_the_folder(exported):
     assert not list(exported.parent.glob(".*")), "temporary folders"
 
 
+def test_graphs_have_no_paths_of_this_machine(exported):
+    """The exporter notes the stack trace of every node."""
+    for path in sorted((exported / "onnx").glob("*.onnx")):
+        content = path.read_bytes()
+        assert b".py" not in content and b"stack_trace" not in content, path
+
+
 def test_int8_weights(exported, tmp_path):
     """Graphs with 8-bit weights are smaller, and their logits are near those in float32."""
     sessions, sizes = {}, {}

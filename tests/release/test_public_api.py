@@ -152,8 +152,8 @@ PLANTED = {
     "a changed default": (
         "hf_captioners/captioning/columns.py",
         'column: str = "image",',
-        'column: str = "picture",',
-        "CaptionBatches: the default of `column` was 'image' and is 'picture'",
+        'column: str = "photo",',
+        "CaptionBatches: the default of `column` was 'image' and is 'photo'",
     ),
     "a changed flag": (
         "hf_captioners/cli/export.py",

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow
 import pyarrow.parquet
 
@@ -23,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "iu_xray": {"protocol": "r2gen", "allow_partial": True, "max_views": 2},
     "by_columns": {"path": "parquet", "image_column": "photo", "caption_columns": ["alt"]},
 }
-TABLES = ("*.json", "*.tsv", "*.parquet")
+TABLES = ("*.json", "*.tsv", "*.parquet", "*.tar")
 
 
 def whole_tables(material: Any) -> dict[str, bytes]:
@@ -50,9 +51,21 @@ def whole_tables(material: Any) -> dict[str, bytes]:
             "metadata.json": json.dumps(rows).encode(),
             "annotations.json": json.dumps({"images": images, "annotations": annotations}).encode(),
             "metadata.parquet": stream.getvalue(),
+            "captions.csv": separated(flat, ";").replace("\n", "\r\n").encode("utf-16"),
+            "annotations.csv": separated(flat, ";").replace("A ", "Ä ").encode("cp1252"),
+            "metadata.xlsx": sheet(flat),
             "captions.txt": "".join(f"{row['file_name']}#0\t{row['caption']}\n" for row in flat).encode(),
         }
     return material.kept["tables"]
+
+
+def sheet(rows: list[dict[str, str]]) -> bytes:
+    """Return rows as a spreadsheet."""
+    book, stream = openpyxl.Workbook(), io.BytesIO()
+    for cells in (list(rows[0]), *(list(row.values()) for row in rows)):
+        book.active.append(cells)
+    book.save(stream)
+    return stream.getvalue()
 
 
 def separated(rows: list[dict[str, str]], separator: str) -> str:
@@ -76,7 +89,7 @@ def changed_table(name: str, content: bytes, rng: random.Random, others: list[by
         lines[place], how = mutated_json(json.loads(lines[place]), rng)
         return "\n".join(lines).encode("utf-8", "surrogatepass"), f"line {place + 1}: {how}"
     if name.endswith((".csv", ".tsv", ".txt")) and kind < 0.6:
-        lines = content.decode().splitlines()
+        lines = content.decode("utf-16" if content.startswith(b"\xff\xfe") else "latin-1").splitlines()
         place = rng.randrange(len(lines))
         cells = lines[place].split("\t" if "\t" in lines[place] else ",")
         value = str(rng.choice(ODD_VALUES))
@@ -97,7 +110,7 @@ def attack_table(material: Any, rng: random.Random, folder: Path) -> Attempt:
 def attack_predictions(material: Any, rng: random.Random, folder: Path) -> Attempt:
     """Change a file of captions that `score` reads."""
     tables = whole_tables(material)
-    name = rng.choice([name for name in tables if not name.endswith(".parquet")])
+    name = rng.choice([name for name in tables if not name.endswith((".parquet", ".xlsx"))])
     content, how = changed_table(name, tables[name], rng, list(tables.values()))
     path = folder / name
     if rng.random() < 0.3:

@@ -45,7 +45,7 @@ class GivenSamples(SCSTTrainer):
         ]
         tokens = torch.cat(drawn)
         begin = torch.full((len(tokens), 1), self.base_model.config.decoder_start_token_id)
-        return CaptionSamples.of(torch.cat((begin, tokens), 1), self.sampling.end, self.sampling.padding)
+        return CaptionSamples.of(torch.cat((begin, tokens), 1), self.sampling.ends, self.sampling.padding)
 
 
 def share_of_e(completions, references, **columns):

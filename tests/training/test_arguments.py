@@ -26,6 +26,35 @@ def test_without_evaluation_there_is_no_best_model(tmp_path):
     assert not CaptioningTrainingArguments(str(tmp_path), eval_strategy="no").load_best_model_at_end
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"eval_strategy": "steps"}, ("steps", "steps", 500, 500, True)),
+        ({"eval_strategy": "steps", "eval_steps": 7}, ("steps", "steps", 7, 7, True)),
+        ({"eval_strategy": "steps", "logging_steps": 30}, ("steps", "steps", 30, 30, True)),
+        ({"eval_strategy": "steps", "eval_steps": 5, "save_steps": 10}, ("steps", "steps", 5, 10, True)),
+        ({"save_strategy": "steps", "save_steps": 40}, ("steps", "steps", 40, 40, True)),
+        ({"save_strategy": "no"}, ("epoch", "no", None, 500, False)),
+        ({"save_strategy": "best"}, ("epoch", "best", None, 500, True)),
+        ({}, ("epoch", "epoch", None, 500, True)),
+    ],
+)
+def test_evaluations_and_checkpoints_go_together(given, expected, tmp_path):
+    args = CaptioningTrainingArguments(str(tmp_path), **given)
+    strategies = (args.eval_strategy.value, args.save_strategy.value)
+    assert (*strategies, args.eval_steps, args.save_steps, args.load_best_model_at_end) == expected
+    again = dataclasses.replace(args)
+    assert (again.eval_steps, again.save_steps) == expected[2:4]
+
+
+def test_evaluations_and_checkpoints_that_exclude_each_other(tmp_path):
+    with pytest.raises(ValueError, match="`eval_strategy` is 'steps' and `save_strategy` 'epoch', .* leave one of"):
+        CaptioningTrainingArguments(str(tmp_path), eval_strategy="steps", save_strategy="epoch")
+    assert CaptioningTrainingArguments(
+        str(tmp_path), eval_strategy="steps", save_strategy="epoch", load_best_model_at_end=False
+    )
+
+
 def test_every_argument_is_a_flag_with_help(tmp_path):
     parser = HfArgumentParser(Arguments)
     own = {field.name for field in dataclasses.fields(Arguments) if field.init}

@@ -9,9 +9,10 @@ from transformers import (
 from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.training import evaluation_loop
 from hf_captioners.training.arguments import CaptioningTrainingArguments
-from hf_captioners.training.collator import caption_encoder
+from hf_captioners.training.collator import CaptionCollator, caption_encoder
 from hf_captioners.training.few_images import REWARDS, with_recipe
 from hf_captioners.training.scst.trainer import SCSTTrainer
+from tests.tiny_families import with_large_weights
 from tests.variants import slow_unless
 
 from .tiny_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
@@ -55,6 +56,23 @@ def test_the_loss_is_that_of_the_next_token(foreign, tokenizer, scenes):
             logits = model(**images, **{name: torch.tensor([row[:length]])}).logits
             expected -= logits[0, -1].log_softmax(-1)[row[length]].item() / (len(row) - 1)
     assert loss == pytest.approx(expected, rel=1e-4)
+
+
+@torch.no_grad()
+def test_the_loss_of_a_batch_weighs_tokens(foreign, scenes):
+    """Captions of several lengths; another image has another loss."""
+    model, processor = foreign
+    collate = CaptionCollator(caption_encoder(processor, with_large_weights(model)))
+    captions = ["a red circle", "two small squares left of a star", "a star"]
+    pairs = [{**scenes["train"][row], "caption": caption} for row, caption in enumerate(captions)]
+    batches = [collate(pairs), *(collate([pair]) for pair in pairs)]
+    whole, *singles = [model(**batch).loss.item() for batch in batches]
+    tokens, *counts = [int((batch["labels"] != -100).sum()) for batch in batches]
+    assert sum(counts) == tokens
+    expected = sum(loss * count for loss, count in zip(singles, counts, strict=True)) / tokens
+    assert whole == pytest.approx(expected, rel=1e-5)
+    other = model(**collate([{**pairs[1], "caption": captions[0]}])).loss.item()
+    assert abs(other - singles[0]) > 1e-5
 
 
 def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, scenes, tmp_path):

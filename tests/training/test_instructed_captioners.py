@@ -13,10 +13,12 @@ from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS
-from hf_captioners.training import large_models
+from hf_captioners.training import CaptioningTrainingArguments, large_models
 from hf_captioners.training.adapters import AdapterArguments, add_adapter
 from hf_captioners.training.collator import CaptionCollator, caption_encoder
+from hf_captioners.training.large_models import with_lora
 from hf_captioners.training.progress import describe_run
+from hf_captioners.training.starting import ModelArguments
 from tests.tiny_families import FAMILIES, FAST, write_family
 from tests.variants import slow_unless
 
@@ -191,14 +193,29 @@ def test_the_lines_of_the_page_run(folder_of, my_images, monkeypatch, capsys):
     assert main([*shlex.split(evaluate)[1:], "--max_new_tokens", "4"]) == 0
 
 
+def test_the_lines_on_rewards_run(folder_of, my_images):
+    section = PAGE.partition("### On rewards\n")[2]
+    (typed,) = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    typed = shlex.split(typed.replace("\\\n", "").replace(" my_captioner", f" {folder_of('qwen2_5_vl')}"))
+    assert main([*typed[1:], *FEW_STEPS, "--num_samples", "2"]) == 0
+    card = Path("my_rewarded_captioner", "README.md").read_text()
+    assert "Describe the photo in one sentence." in card and "LoRA of rank 16" in card
+
+
 def test_smaller_captioners_are_trained_whole(folder_of, my_images, capsys):
     typed = ["train", "--model", str(folder_of("florence2")), "--train_dir", str(my_images)]
     typed += ["--validation_share", "0.2", "--output_dir", "mine"]
     assert main([*typed, *FEW_STEPS]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert (
-        first.startswith("Recipe few_images_cross_entropy") and "training on rewards is not supported for a" in first
-    )
+    assert first.startswith("Recipe few_images_cross_entropy") and "`--recipe few_images` uses them" in first
     typed[2] = str(folder_of("blip"))
     assert main([*typed[:-1], "other", *FEW_STEPS, "--recipe", "lora", "--scst"]) == 2
     assert "`--scst` and `--recipe lora` exclude each other" in capsys.readouterr().err
+
+
+def test_the_recipe_for_large_captioners_fits_the_family(folder_of, tmp_path):
+    """Pix2Struct has no gradient checkpointing."""
+    for name, expected in (("pix2struct", False), ("florence2", True)):
+        model = ModelArguments(model=str(folder_of(name)))
+        changed, training, line = with_lora(model, CaptioningTrainingArguments(str(tmp_path), use_cpu=True), "lora")
+        assert changed.use_peft and training.gradient_checkpointing is expected and "it was chosen" in line

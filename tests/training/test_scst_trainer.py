@@ -9,7 +9,8 @@ from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
 from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.metrics import PTBTokenizer
-from hf_captioners.training.scst.loss import chosen_logprobs
+from hf_captioners.training.scst import token_scores
+from hf_captioners.training.scst.loss import chosen_logprobs, token_entropy
 from hf_captioners.training.scst.sampling import CaptionSamples, CaptionSampling
 
 from .scst_settings import log_of, scst_trainer, share_of_o
@@ -69,6 +70,27 @@ def test_logits_belong_to_what_was_drawn(make_trainer, kind, sampling):
                 step = trainer.model(**own, **{name: samples.sequences[row : row + 1, : place + 1]}).logits[0, -1]
             expected = step.log_softmax(-1)[samples.tokens[row, place]]
             assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+@KINDS
+def test_scores_in_pieces(make_trainer, kind, monkeypatch):
+    """They are those of the whole logits, with the same gradient; the logits of few tokens are held at a time."""
+    trainer = make_trainer(kind, cache_features=False)
+    trainer.model.eval()
+    images = {name: value for name, value in batch_of(trainer).items() if name != "row"}
+    samples = trainer._draw(images)
+    logits, _ = trainer.sampling.logits(trainer.model, images, samples)
+    expected = chosen_logprobs(logits, samples.tokens[samples.real])
+    layer = token_scores.output_layer(trainer.model)
+    monkeypatch.setattr(token_scores, "LOGITS_AT_A_TIME", 4 * len(layer.weight))
+    own, seen = layer.forward, []
+    monkeypatch.setattr(layer, "forward", lambda states: seen.append(states.shape[:-1].numel()) or own(states))
+    scores, _ = trainer.sampling.scores(trainer.model, images, samples, with_entropy=True)
+    assert max(seen) <= 4 and sum(seen) == int(samples.real.sum())
+    torch.testing.assert_close(scores.logprobs[samples.real], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores.entropies[samples.real], token_entropy(logits), atol=1e-5, rtol=1e-5)
+    found = torch.autograd.grad(scores.logprobs.sum(), layer.weight)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), layer.weight)[0], atol=1e-4, rtol=1e-4)
 
 
 def letters(completions, references, **columns):
@@ -349,7 +371,7 @@ def test_sampling_knows_the_end_token_of_each_kind(make_any):
     for kind in ("visualgpt", *FOREIGN):
         model, processor = make_any(kind)
         sampling = CaptionSampling(model, model, processor, 5)
-        assert sampling.end == processor.tokenizer.eos_token_id, kind
+        assert sampling.ends == [processor.tokenizer.eos_token_id], kind
 
 
 def test_a_captioner_of_new_parts_goes_through_cross_entropy_first(make_captioner, make_trainer):

@@ -2,13 +2,17 @@
 
 import pytest
 import torch
+from transformers import BlipImageProcessor
 
 from hf_captioners.loading import ImageTextProcessor
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
+from hf_captioners.training.collator import caption_encoder
 from hf_captioners.training.rewards.weighted_sum import asks_for_images
 from hf_captioners.training.scst.self_retrieval import SelfRetrieval
+from tests.tiny_families import with_large_weights
 
 from .scst_settings import log_of, scst_trainer
-from .tiny_captioners import SIDE, tiny_ved
+from .tiny_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
 
 CAPTIONS = ["a red circle", "two blue stars above", "a", "a red circle"]
 
@@ -56,13 +60,23 @@ def test_one_image_is_skipped(make_captioner, processor, images):
     assert SelfRetrieval(make_captioner(), processor)(["a", "b"], images=[images[0]] * 2) == [None, None]
 
 
-def test_captioners_of_transformers(tokenizer, images):
+@pytest.mark.parametrize("make", [tiny_ved, tiny_blip, tiny_git])
+def test_captioners_of_transformers(make, tokenizer, images):
+    """The likelihood of a caption is that of its tokens, each after the ones before it."""
     torch.manual_seed(0)
-    from transformers import BlipImageProcessor
-
     processor = ImageTextProcessor(BlipImageProcessor(size={"height": SIDE, "width": SIDE}), tokenizer)
-    values = SelfRetrieval(tiny_ved(tokenizer), processor)(CAPTIONS, images=images)
+    model = with_large_weights(make(tokenizer))
+    values = SelfRetrieval(model, processor)(CAPTIONS, images=images)
     assert values[0] == pytest.approx(values[3]) and all(0 < value < 1 for value in values)
+    encoder = caption_encoder(processor, model)
+    found = SelfRetrieval(model, processor).log_likelihood(CAPTIONS, images[:3])
+    for row, image in enumerate(images[:3]):
+        for column, caption in enumerate(CAPTIONS):
+            batch = encoder.with_captions(encoder.encode_images([{"image": image}]), [caption])
+            tokens = int((batch["labels"] != IGNORED_LABEL).sum())
+            with torch.no_grad():
+                expected = -model(**batch).loss.item() * tokens
+            assert found[row, column].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_missing_images_and_judges(make_captioner, processor, images):

@@ -1,10 +1,12 @@
-"""Sampling of captions without a graph, and their logits with a graph.
+"""Sampling of captions without a graph, and the scores of their tokens with a graph.
 
-Captioners of this library read B images with B * K captions; for those of transformers (BLIP, GIT,
-vision-encoder-decoder) the images are repeated.
+Captioners of this library read B images with B * K captions. For those of transformers the inputs of an image are
+repeated along its captions where all of them lie along the batch; otherwise there is one pass over the B images for
+the first caption of each, one for the second, and so on.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
+from hf_captioners.pipelines.instructed_inputs import generating_part
 from hf_captioners.training.evaluation import generating_by, generation_config_for, packed_weights
+from hf_captioners.training.instructed_encoding import InstructedEncoder
+
+from .token_scores import TokenScores, TokenScoring, output_layer, output_layer_reads, placed
 
 # Values that leave the distribution unchanged, as a policy gradient requires, whatever the checkpoint's settings are.
 NEUTRAL_SAMPLING = {
@@ -37,12 +43,14 @@ UNSET = dict.fromkeys(
         "min_new_tokens",
         "exponential_decay_length_penalty",
         "forced_eos_token_id",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "encoder_no_repeat_ngram_size",
+        "encoder_repetition_penalty",
+        "guidance_scale",
+        "sequence_bias",
     )
 )
-
-
-# Logit of suppressed tokens (`suppress_tokens`): probability zero, and finite in every precision.
-SUPPRESSED_LOGIT = -1e4
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,9 @@ class CaptionSamples:
     """K captions of each of B images, those of an image next to each other.
 
     Args:
-        sequences: `[B * K, 1 + T]`, begin token first; padding tokens after the end token.
-        real: `[B * K, T]`, for every token after the first whether it belongs to the caption, end token included.
+        sequences: `[B * K, S + T]`, the S tokens that a decoder reads before a caption first (of most one, the begin
+            token; of those that follow a prompt none); padding tokens after the end token.
+        real: `[B * K, T]`, for every token after the first S whether it belongs to the caption, end token included.
         ended: `[B * K]`, whether the caption has an end token.
     """
 
@@ -62,34 +71,60 @@ class CaptionSamples:
     @property
     def tokens(self) -> Tensor:
         """Sampled tokens `[B * K, T]`."""
-        return self.sequences[:, 1:]
+        return self.sequences[:, self.sequences.shape[1] - self.real.shape[1] :]
 
     @classmethod
-    def of(cls, sequences: Tensor, end: int, padding: int) -> "CaptionSamples":
-        """Return the samples of an output of `generate()`, with padding after the end tokens."""
-        is_end = sequences[:, 1:] == end
+    def of(cls, sequences: Tensor, end: int | list[int], padding: int, begin: int = 1) -> "CaptionSamples":
+        """Return the samples of an output of `generate()`, with padding after the end tokens.
+
+        Args:
+            sequences: `[B * K, begin + T]`.
+            end: the tokens that end captions.
+            padding: the padding token.
+            begin: number of tokens before captions.
+        """
+        ends = torch.tensor([end] if isinstance(end, int) else end, device=sequences.device)
+        is_end = torch.isin(sequences[:, begin:], ends)
         real = is_end.long().cumsum(-1) - is_end.long() == 0
-        kept = torch.cat((sequences[:, :1], sequences[:, 1:].masked_fill(~real, padding)), 1)
+        kept = torch.cat((sequences[:, :begin], sequences[:, begin:].masked_fill(~real, padding)), 1)
         return cls(kept, real, is_end.any(-1))
 
 
 class CaptionSampling:
-    """Sampling of captions and computation of their logits.
+    """Sampling of captions and computation of the scores of their tokens.
 
     Args:
         model: the captioner, perhaps wrapped in an adapter.
         base_model: the captioner without the adapter.
         processor: its processor.
         max_new_tokens: maximum caption length in tokens, end token included.
+        encoder: its encoder, if it captions by an instruction.
+        by_pieces: compute the scores of some tokens at a time. False: those of all at once, as in compiled models.
     """
 
-    def __init__(self, model: Any, base_model: PreTrainedModel, processor: Any, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        base_model: PreTrainedModel,
+        processor: Any,
+        max_new_tokens: int,
+        encoder: Any = None,
+        by_pieces: bool = True,
+    ) -> None:
         self.model, self.base_model, self.max_new_tokens = model, base_model, max_new_tokens
         self.is_own = is_native_processor(processor)
+        self.encoder = encoder if isinstance(encoder, InstructedEncoder) else None
         tokenizer = processor.tokenizer
-        _, end = (None, tokenizer.eos_token_id) if self.is_own else special_ids(base_model, tokenizer)
-        self.end = int(end)  # type: ignore[arg-type]
-        self.padding = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        if self.encoder is not None:
+            self.ends, self.padding = self.encoder.ends, self.encoder.padding
+        else:
+            _, end = (None, tokenizer.eos_token_id) if self.is_own else special_ids(base_model, tokenizer)
+            several = base_model.generation_config.eos_token_id
+            is_one = self.is_own or not isinstance(several, list) or end not in several
+            self.ends = [int(end)] if is_one else several  # type: ignore[arg-type,list-item]
+            self.padding = self.ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        # True where the logits are what the output layer returns, so that pieces of them can be computed.
+        self._has_plain_logits: bool | None = None if by_pieces else False
 
     def greedy(self, images: Mapping[str, Tensor], precision: AbstractContextManager[Any]) -> CaptionSamples:
         """Decode one caption per image greedily, without dropout."""
@@ -129,8 +164,10 @@ class CaptionSampling:
         **options: Any,
     ) -> CaptionSamples:
         config = generation_config_for(
-            self.base_model, NEUTRAL_SAMPLING | UNSET | {"max_new_tokens": self.max_new_tokens} | dict(settings)
+            self.base_model,
+            NEUTRAL_SAMPLING | UNSET | {"max_new_tokens": self.max_new_tokens} | dict(settings),
         )
+        config.suppress_tokens = self.suppressed or None
         was_training = self.model.training
         self.model.train(with_dropout)
         try:
@@ -140,10 +177,105 @@ class CaptionSampling:
                 sequences = self.model.generate(**images, generation_config=config, **options)
         finally:
             self.model.train(was_training)
-        return CaptionSamples.of(sequences, self.end, self.padding)
+        if self.encoder is None:
+            return CaptionSamples.of(sequences, self.ends, self.padding)
+        begin = len(self.encoder.inputs.decoder_start) if self.encoder.inputs.is_encoder_decoder else 0
+        return CaptionSamples.of(self.encoder.without_prompt(sequences, images), self.ends, self.padding, begin)
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Ids of tokens that are neither sampled nor scored: those of the configuration, and those of images."""
+        ids = generating_part(self.base_model).generation_config.suppress_tokens or []
+        return sorted({*ids, *(() if self.encoder is None else self.encoder.inputs.unsampled)})
+
+    def scores(
+        self,
+        model: Any,
+        images: Mapping[str, Tensor],
+        samples: CaptionSamples,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+        reference: Any = None,
+        precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> tuple[TokenScores, Any]:
+        """Compute the scores of the tokens of the samples.
+
+        Args:
+            model: the captioner, perhaps wrapped for several processes.
+            images: its inputs for the B images.
+            samples: B * K captions.
+            temperature: temperature of the distribution that they were sampled from.
+            with_entropy: compute entropies too.
+            reference: a different model of the same class, to compute the divergence from.
+            precision: makes the context that the reference computes in.
+
+        Returns:
+            The scores, and the model's output of the last pass; without its logits where they were computed in pieces.
+        """
+        scoring = TokenScoring(self.suppressed, temperature, with_entropy)
+        found, outputs = [], None
+        for rows, inputs in self._passes(images, samples):
+            tokens, at = samples.tokens[rows], samples.real[rows].flatten().nonzero()[:, 0]
+            if reference is not None and self._has_plain_logits is None:
+                with torch.no_grad():
+                    self._of_pass(model, inputs, tokens, at, scoring, None)
+            with precision():
+                compared = None if reference is None else self._reference_states(reference, inputs, tokens, at)
+            scores, outputs = self._of_pass(model, inputs, tokens, at, scoring, compared)
+            found.append(placed(scores, at, tokens.shape))
+        joined = found[0] if len(found) == 1 else torch.stack(found, 1).flatten(0, 1)  # passes are the captions 1 to K
+        return scoring.split(joined), outputs
+
+    @torch.no_grad()
+    def _reference_states(
+        self, reference: Any, inputs: dict[str, Any], tokens: Tensor, at: Tensor
+    ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """Return what a reference computes logits from at positions of the tokens `[N, T]`, and the function."""
+        length, kept = tokens.shape[1], []
+
+        def keep(own: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+            kept.append((own, states[:, -length:].flatten(0, 1)[at]))
+            return states[:, -length:, :1]
+
+        if self._has_plain_logits:
+            with output_layer_reads(output_layer(reference), keep):
+                reference(**inputs)
+            return kept[0]
+        return (lambda logits: logits), self._whole_logits(reference, inputs, length)[0].flatten(0, 1)[at]
+
+    def _of_pass(
+        self, model: Any, inputs: dict[str, Any], tokens: Tensor, at: Tensor, scoring: TokenScoring, reference: Any
+    ) -> tuple[Tensor, Any]:
+        """Return the scores `[tokens, F]` at the positions `at` of the tokens `[N, T]` of a pass, and its output."""
+        length, chosen = tokens.shape[1], tokens.flatten()[at]
+        made: list[Tensor] = []
+
+        def read(own: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+            scores = scoring.of_states(own, states[:, -length:].flatten(0, 1)[at], chosen, reference)
+            made.append(placed(scores, at, tokens.shape))
+            return made[-1]
+
+        if self._has_plain_logits is not False:
+            with output_layer_reads(output_layer(self.base_model), read):
+                outputs = model(**inputs)
+            if self._has_plain_logits is None:  # a model may change what its output layer returns
+                self._has_plain_logits = len(made) == 1 and torch.equal(outputs.logits, made[0])
+            if self._has_plain_logits:
+                scores, outputs.logits = outputs.logits.flatten(0, 1)[at], None
+                return scores, outputs
+        logits, outputs = self._whole_logits(model, inputs, length)
+        logits = logits.flatten(0, 1)[at]
+        return scoring.of_logits(logits, chosen, None if reference is None else reference[0](reference[1])), outputs
+
+    def _whole_logits(self, model: Any, inputs: dict[str, Any], length: int) -> tuple[Tensor, Any]:
+        """Return the logits of the last `length` positions, and the model's output."""
+        if "logits_to_keep" in inspect.signature(self.base_model.forward).parameters:
+            inputs = {**inputs, "logits_to_keep": length}
+        outputs = model(**inputs)
+        return outputs.logits[:, -length:], outputs  # GIT, for one, also returns logits at the tokens of the image
 
     def logits(self, model: Any, images: Mapping[str, Tensor], samples: CaptionSamples) -> tuple[Tensor, Any]:
-        """Compute the logits at every token of the samples, in one pass.
+        """Compute the logits at every token of the samples.
 
         Args:
             model: the captioner, perhaps wrapped for several processes, or a different model of the same class.
@@ -152,25 +284,45 @@ class CaptionSampling:
 
         Returns:
             Logits `[tokens, V]` at the real tokens (`samples.real`), with suppressed tokens as in sampling, and the
-            model's output.
+            model's output of the last pass.
         """
-        read, length = samples.sequences[:, :-1], samples.tokens.shape[1]
+        length, found, outputs = samples.tokens.shape[1], [], None
+        for _, inputs in self._passes(images, samples):
+            logits, outputs = self._whole_logits(model, inputs, length)
+            found.append(logits)
+        joined = found[0] if len(found) == 1 else torch.stack(found, 1).flatten(0, 1)
+        return TokenScoring(self.suppressed).adjusted(joined[samples.real]), outputs
+
+    def _passes(self, images: Mapping[str, Tensor], samples: CaptionSamples) -> Iterator[tuple[slice, dict[str, Any]]]:
+        """Yield the captions of each pass over the model, and the inputs of the pass."""
+        every, read = slice(None), samples.sequences[:, :-1]
         if self.is_own:
             options: dict[str, Any] = {"use_cache": False, "output_gates": True}
             if self.base_model.model.decoder.skips_padding:
-                prompt = torch.ones_like(read[:, : read.shape[1] - length])
+                prompt = torch.ones_like(read[:, : read.shape[1] - samples.tokens.shape[1]])
                 options["decoder_attention_mask"] = torch.cat((prompt, samples.real.long()), 1)
-            outputs = model(**images, decoder_input_ids=read, **options)
-        else:
-            number = len(read) // len(next(iter(images.values())))
-            repeated = {name: value.repeat_interleave(number, 0) for name, value in images.items()}
-            if self.base_model.config.is_encoder_decoder:
-                outputs = model(**repeated, decoder_input_ids=read)
-            else:
-                mask = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
-                outputs = model(**repeated, input_ids=read, attention_mask=mask.long())
-        logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at the tokens of the image
-        suppressed = self.base_model.generation_config.suppress_tokens
-        if suppressed:
-            logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), SUPPRESSED_LOGIT)
-        return logits, outputs
+            yield every, {**images, "decoder_input_ids": read, **options}
+            return
+        count = len(images.get("input_ids", next(iter(images.values()))))
+        number = len(read) // count
+        if number > 1 and any(len(values) != count for values in images.values()):
+            for place in range(number):
+                rows = slice(place, None, number)
+                yield rows, self._with_captions(images, samples.tokens[rows], samples.real[rows], read[rows])
+            return
+        repeated = {name: values.repeat_interleave(number, 0) for name, values in images.items()}
+        yield every, self._with_captions(repeated, samples.tokens, samples.real, read)
+
+    def _with_captions(
+        self, images: Mapping[str, Tensor], tokens: Tensor, real: Tensor, read: Tensor
+    ) -> dict[str, Any]:
+        """Return the inputs of a model of transformers that has logits for each of the tokens `[N, T]` last."""
+        if self.encoder is not None:
+            if not self.encoder.inputs.is_encoder_decoder:
+                tokens, real = tokens[:, :-1], real[:, :-1]
+            inputs = self.encoder.with_tokens(images, tokens, real)
+            return {name: value for name, value in inputs.items() if name != "labels"}
+        if self.base_model.config.is_encoder_decoder:
+            return {**images, "decoder_input_ids": read}
+        mask = torch.cat((torch.ones_like(real[:, :1]), real[:, :-1]), 1)
+        return {**images, "input_ids": read, "attention_mask": mask.long()}

@@ -101,7 +101,10 @@ class SelfRetrieval:
         # Captioners of this library read an image once for all captions.
         batch = CaptionCollator(encoder, share_images=is_native_processor(self.processing_class))(items)
         batch = {name: value.to(self.model.device) for name, value in batch.items()}
-        logits, labels = self.model(**batch).logits.float(), batch["labels"]
+        labels = batch["labels"]
+        logits = self.model(**batch).logits[:, -labels.shape[1] :].float()
+        if getattr(encoder, "shifts_inside", False):  # the logits at a token are those of the next label
+            logits, labels = logits[:, :-1], labels[:, 1:]
         nll = torch.nn.functional.cross_entropy(
             logits.transpose(1, 2), labels, ignore_index=IGNORED_LABEL, reduction="none"
         )

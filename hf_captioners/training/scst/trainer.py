@@ -31,17 +31,11 @@ from hf_captioners.training.trainer import CaptioningTrainer
 
 from .arguments import NEW_PARTS, SCSTArguments
 from .callbacks import CollapseWarning, InitialEvaluation, MovingAverage
-from .loss import (
-    SAMPLE_BASELINES,
-    chosen_logprobs,
-    sample_baseline,
-    self_critical_loss,
-    token_divergence,
-    token_entropy,
-)
+from .loss import SAMPLE_BASELINES, sample_baseline, self_critical_loss
 from .sampling import CaptionSamples, CaptionSampling
 from .self_retrieval import SelfRetrieval
 from .start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
+from .token_scores import TokenScores
 
 
 class NumberedImages(TorchDataset):
@@ -163,7 +157,14 @@ class SCSTTrainer(CaptioningTrainer):
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, callbacks, optimizers)
         self._rows, self._callbacks = train_dataset, list(callbacks or ())
         self.rewards = self._make_rewards(args.reward_funcs if reward_funcs is None else reward_funcs)
-        self.sampling = CaptionSampling(self.model, self.base_model, processing_class, args.generation_max_new_tokens)
+        self.sampling = CaptionSampling(
+            self.model,
+            self.base_model,
+            processing_class,
+            args.generation_max_new_tokens,
+            self.encoder,
+            by_pieces=not args.torch_compile,
+        )
         self.start_folder = str(Path(str(args.output_dir), START_FOLDER))
         self.add_callback(MovingAverage(args.baseline_momentum))
         self.add_callback(CollapseWarning())
@@ -298,16 +299,12 @@ class SCSTTrainer(CaptioningTrainer):
         greedy = None
         if self.args.baseline == "greedy":
             greedy = self._reward(self.sampling.greedy(images, self.accelerator.autocast()), rows)
-        logits, outputs = self.sampling.logits(model, images, samples)
-        if self.args.temperature != 1:
-            logits = logits / self.args.temperature
-        advantages = self._advantages(rewards, greedy, logits.device)
-        token_logprobs = logits.new_zeros(samples.real.shape, dtype=torch.float32)
-        token_logprobs[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real])
+        scores, outputs = self._scores(model, images, samples)
+        advantages = self._advantages(rewards, greedy, scores.logprobs.device)
         by_image = (len(rows), self.args.num_samples, -1)
         length = self.args.generation_max_new_tokens if self.args.loss_length == "longest" else None
-        loss = self_critical_loss(token_logprobs.view(by_image), samples.real.view(by_image), advantages, length)
-        loss = loss + self._regularisers(logits, images, samples)
+        loss = self_critical_loss(scores.logprobs.view(by_image), samples.real.view(by_image), advantages, length)
+        loss = loss + self._regularisers(scores, samples.real.sum())
         gates = visual_gate_means(self.base_model, outputs, samples.real)
         if gates:
             self._note("visual_gate", sum(gates) / len(gates))
@@ -323,11 +320,11 @@ class SCSTTrainer(CaptioningTrainer):
 
     def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[RewardBatch]":
         """Score captions asynchronously."""
-        sequences, ended = samples.sequences.cpu(), samples.ended.cpu()
-        row = np.repeat(rows, len(sequences) // len(rows)).tolist()
+        tokens, ended = samples.tokens.cpu(), samples.ended.cpu()
+        row = np.repeat(rows, len(tokens) // len(rows)).tolist()
 
         def work() -> RewardBatch:
-            completions = self.encoder.decode(sequences)
+            completions = self.encoder.decode(tokens)
             words = self.tokenize_captions(completions)  # once, for all rewards and the statistics
             figures = self.rewards(completions, row, ended.tolist(), words)
             return RewardBatch(figures, ended, caption_statistics(words))
@@ -367,17 +364,28 @@ class SCSTTrainer(CaptioningTrainer):
             self._note(name, figure)
         return advantages.to(device)
 
-    def _regularisers(self, logits: Tensor, images: dict[str, Tensor], samples: CaptionSamples) -> Tensor:
+    def _scores(self, model: Any, images: dict[str, Tensor], samples: CaptionSamples) -> tuple[TokenScores, Any]:
+        """Compute the scores of the samples that the loss reads, and the model's output."""
+        args = self.args
+        return self.sampling.scores(
+            model,
+            images,
+            samples,
+            args.temperature,
+            with_entropy=bool(args.entropy_weight),
+            reference=self._reference if args.kl_weight else None,
+            precision=self.accelerator.autocast,
+        )
+
+    def _regularisers(self, scores: TokenScores, tokens: Tensor) -> Tensor:
         """Compute the weighted divergence and entropy per token."""
-        extra = logits.new_zeros((), dtype=torch.float32)
-        if self.args.kl_weight:
-            with torch.no_grad(), self.accelerator.autocast():
-                reference = self.sampling.logits(self._reference, images, samples)[0] / self.args.temperature
-            divergence = token_divergence(logits, reference).mean()
+        extra = scores.logprobs.new_zeros(())
+        if scores.divergences is not None:
+            divergence = scores.divergences.sum() / tokens
             self._note("kl", float(divergence.detach()))
             extra = extra + self.args.kl_weight * divergence
-        if self.args.entropy_weight:
-            entropy = token_entropy(logits).mean()
+        if scores.entropies is not None:
+            entropy = scores.entropies.sum() / tokens
             self._note("entropy", float(entropy.detach()))
             extra = extra - self.args.entropy_weight * entropy
         return extra
