@@ -1,4 +1,4 @@
-"""Resumable queue of the trainings behind the Flickr8k, self-critical and low-data tables.
+"""Resumable queue of the trainings for the tables on Flickr8k, self-critical training and low data.
 
     python benchmarks/flickr8k_tables.py --output_dir FOLDER \
         --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
