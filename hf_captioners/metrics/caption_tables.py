@@ -1,4 +1,4 @@
-"""Readers of tables of captions: `.txt`, `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet`, `.xlsx`, with line numbers."""
+"""Readers of caption tables (`.txt`, `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet`, `.xlsx`), with line numbers."""
 
 from __future__ import annotations
 

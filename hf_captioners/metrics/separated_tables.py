@@ -181,12 +181,12 @@ class _Lines:
         return self.taken[-1][1]
 
     def peek(self, count: int) -> list[str]:
-        """Return the first lines, which stay the next ones."""
+        """Return the next lines without consuming them."""
         self.returned.extend(islice(self.source, count))
         return [line for _, line in self.returned]
 
     def drop(self, count: int) -> None:
-        """Pass over the next lines."""
+        """Skip the next lines."""
         for _ in range(count):
             self.returned.popleft()
 

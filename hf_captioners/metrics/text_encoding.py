@@ -1,4 +1,4 @@
-"""Encodings of text files: by the byte order mark, UTF-8, or a trial of what spreadsheets and editors write."""
+"""Encodings of text files: by the byte order mark, as UTF-8, or guessed among those of spreadsheets and editors."""
 
 from __future__ import annotations
 
