@@ -126,7 +126,7 @@ def _tensors(rows: Dataset, preparation: Any) -> tuple[Tensor, dict[str, Tensor]
 def object_pixels(scene: Scene, image: Image.Image, group: int) -> NDArray[np.bool_]:
     """Return a mask `[H, W]` of the pixels of an object group, by its colour."""
     pixels = np.asarray(image, dtype=float)
-    colours = [PAINT[scene.background], *(PAINT[one.colour] for one in scene.groups)]
+    colours = [PAINT[scene.background], *(PAINT[painted.colour] for painted in scene.groups)]
     distances = [np.linalg.norm(pixels - np.array(colour), axis=-1) for colour in colours]
     return np.argmin(distances, axis=0) == 1 + group
 
@@ -139,13 +139,13 @@ def shares(pixels: NDArray[np.bool_], boxes: NDArray[Any]) -> NDArray[np.floatin
 
 def named_groups(words: list[str], scene: Scene) -> list[tuple[int, int]]:
     """Return (word number, object group number) of each noun in a caption."""
-    found = []
+    nouns = []
     for index in range(1, len(words)):
         colour, noun = words[index - 1].strip("."), words[index].strip(".")
         if colour in COLOURS and noun in NOUNS:
             groups = [(group.colour, group.shape) for group in scene.groups]
-            found.append((index, groups.index((colour, NOUNS[noun]))))
-    return found
+            nouns.append((index, groups.index((colour, NOUNS[noun]))))
+    return nouns
 
 
 def start(name: str, folder: Path, seed: int, captions: list[str]) -> tuple[Any, Any]:
@@ -184,11 +184,11 @@ def train(model: Any, processor: Any, examples: list[Any], steps: int, seed: int
             images = [image for _, image, _ in examples[first : first + 100]]
             model_inputs.append(model.get_region_features(**processor(images=images, return_tensors="pt")))
     regions = {
-        name: torch.cat([one[name] for one in model_inputs])
+        name: torch.cat([inputs[name] for inputs in model_inputs])
         for name in ("region_features", "region_boxes", "region_mask")
     }
     model.train()
-    parameters = [one for name, one in model.named_parameters() if one.requires_grad]
+    parameters = [parameter for name, parameter in model.named_parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=steps)
     losses = []
@@ -220,7 +220,7 @@ def measure(model: Any, processor: Any, examples: list[Any], seed: int, method: 
         covered = [shares(object_pixels(scene, image, group), explanation.boxes) for group in range(len(scene.groups))]
         rows = []
         for word, group in named_groups(words, scene):
-            weights, others = explanation.maps[word], [one for index, one in enumerate(covered) if index != group]
+            weights, others = explanation.maps[word], [draw for index, draw in enumerate(covered) if index != group]
             rows.append(
                 {
                     "on": float(weights @ covered[group]),
@@ -238,15 +238,15 @@ def measure(model: Any, processor: Any, examples: list[Any], seed: int, method: 
     shuffled = float(np.mean([weights @ covers[index - 1] for index, weights in enumerate(maps)]))
     rng = np.random.default_rng(seed)
     draws = [figures([by_image[i] for i in rng.integers(0, len(by_image), len(by_image))]) for _ in range(1000)]
-    found = figures(by_image)
+    result = figures(by_image)
     for name in ("times_even", "named_of_both"):
-        found[f"{name}_interval"] = [
-            round(float(q), 3) for q in np.quantile([one[name] for one in draws], [0.025, 0.975])
+        result[f"{name}_interval"] = [
+            round(float(q), 3) for q in np.quantile([draw[name] for draw in draws], [0.025, 0.975])
         ]
     empty = sum(weights.sum() == 0 for weights in maps)
     seconds = round((time.process_time() - started) / len(examples), 3)
     also = {"on_other_scene": round(shuffled, 4), "empty": int(empty), "seconds_an_image": seconds}
-    return {"images": len(by_image), "nouns": len(maps), **found, **also}
+    return {"images": len(by_image), "nouns": len(maps), **result, **also}
 
 
 def figures(by_image: list[list[dict[str, Any]]]) -> dict[str, Any]:
@@ -283,17 +283,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a trial without meaning")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "attention_on_objects.json")
     args = parser.parse_args()
-    known = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {"runs": {}}
+    results = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {"runs": {}}
     with tempfile.TemporaryDirectory() as temporary:
         parts = args.parts or Path(temporary)
         if not (parts / "backbone" / "config.json").exists():
-            known["backbone_accuracy"] = write_backbone(parts, args.seed, args.quick)
+            results["backbone_accuracy"] = write_backbone(parts, args.seed, args.quick)
         if {"visualgpt", "aoa_transformer"} & {*args.architectures} and not (parts / "language_model").exists():
             write_language_model(parts, args.seed, args.quick)
         examples = [draw_example(args.seed, index, "train", SIDE) for index in range(args.train_images)]
         tests = (draw_example(args.seed, index, "test", SIDE) for index in range(10 * args.images))
         chosen = [example for example in tests if usable(example[0])][: args.images]
-        captions = [caption for _, _, found in examples for caption in found]
+        captions = [caption for _, _, texts in examples for caption in texts]
         for name in args.architectures:
             started = time.process_time()
             model, processor = start(name, parts, args.seed, captions)
@@ -307,10 +307,10 @@ def main() -> None:
                 "training_cpu_seconds": round(trained - started),
                 "regions": len(regions_of(model, processor, chosen)),
             }
-            known["runs"][name] = run
+            results["runs"][name] = run
             print(name, json.dumps(run), f"{time.process_time() - trained:.0f} s for the measurement", flush=True)
-            known["hardware"] = f"{os.cpu_count()} CPU cores"
-            write_results(args.output, known, records_of(args.output))
+            results["hardware"] = f"{os.cpu_count()} CPU cores"
+            write_results(args.output, results, records_of(args.output))
 
 
 def regions_of(model: Any, processor: Any, examples: list[Any]) -> Any:

@@ -45,11 +45,11 @@ def scores_of(model: Path, rows: Dataset, beams: int) -> dict:
     """Caption images; return metrics over all images and of each."""
     pipeline = load_pipeline(str(model), device="cpu")
     matched = caption_data_set(pipeline, rows, 50, num_beams=beams, max_new_tokens=20)
-    found = compute_caption_metrics(matched.predictions, matched.references, ("bleu", "cider_d", "cider_d_shuffled"))
+    metrics = compute_caption_metrics(matched.predictions, matched.references, ("bleu", "cider_d", "cider_d_shuffled"))
     return {
-        **{name: found[name] for name in ("bleu_4", "cider_d", "cider_d_shuffled")},
+        **{name: metrics[name] for name in ("bleu_4", "cider_d", "cider_d_shuffled")},
         "distinct_captions": len(set(matched.predictions)),
-        "per_image": found["per_image"]["cider_d"],
+        "per_image": metrics["per_image"]["cider_d"],
         "examples": matched.predictions[:5],
     }
 
@@ -74,11 +74,14 @@ def main() -> None:
     train = load_captions("caption_folder", data_dir=args.data_dir, split="train")
     words = attribute_words((text for texts in train["captions"] for text in texts), NUM_ATTRIBUTES)
     number = json.loads((args.detected / "config.json").read_text())["num_attributes"]
-    own = detected_words(args.detector, args.features, list(rows["image_id"]), number)
-    with_own, with_next = (rows.add_column("attributes", column) for column in (own, own[1:] + own[:1]))
+    words_of_images = detected_words(args.detector, args.features, list(rows["image_id"]), number)
+    with_detected, with_next = (
+        rows.add_column("attributes", column)
+        for column in (words_of_images, words_of_images[1:] + words_of_images[:1])
+    )
     results = {
         "oracle": scores_of(args.oracle, with_oracle_attributes(rows, words), args.beams),
-        "detected": scores_of(args.detected, with_own, args.beams),
+        "detected": scores_of(args.detected, with_detected, args.beams),
         "shuffled": scores_of(args.detected, with_next, args.beams),
     }
     per_image = {name: result.pop("per_image") for name, result in results.items()}

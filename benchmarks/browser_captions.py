@@ -137,11 +137,11 @@ def main() -> None:
             open_page(browser, address)
             for path in sorted(arguments.photographs.glob("*.jpg"))[: arguments.count]:
                 start = time.perf_counter()
-                found = caption_in_page(browser, path)
+                caption = caption_in_page(browser, path)
                 seconds = time.perf_counter() - start
                 expected = captioner(str(path))[0]["generated_text"]
-                rows.append({"image": path.name, "browser": found, "onnx_captioner": expected, "seconds": seconds})
-                print(f"{path.name}\t{found == expected}\t{found}")
+                rows.append({"image": path.name, "browser": caption, "onnx_captioner": expected, "seconds": seconds})
+                print(f"{path.name}\t{caption == expected}\t{caption}")
             hosts = requested_hosts(browser)
             version = browser.capabilities["browserVersion"]
     result = {

@@ -41,12 +41,12 @@ def caption_in_all_ways(pipeline: Any, assessors: dict[str, Assessor], row: Any)
     """Caption a photograph by every method (plain, greedy, by confidence); return its best records and CPU seconds."""
     ways = {"plain": (pipeline, {}), **{mode: (assessors[mode], {}) for mode in MODES}}
     ways["greedy"] = (assessors["plain_search"], {"num_beams": 1})
-    found: dict[str, Any] = {"seconds": {}}
+    records: dict[str, Any] = {"seconds": {}}
     for name, (captioner, options) in ways.items():
         start = time.process_time()
-        found[name] = captioner.caption_prepared([pipeline.prepare(row["image"])], **options)[0][0]
-        found["seconds"][name] = time.process_time() - start
-    return found
+        records[name] = captioner.caption_prepared([pipeline.prepare(row["image"])], **options)[0][0]
+        records["seconds"][name] = time.process_time() - start
+    return records
 
 
 def captioned(pipeline: Any, assessors: dict[str, Assessor], rows: Any, file: Path) -> list[dict[str, Any]]:
@@ -71,16 +71,16 @@ def captioned(pipeline: Any, assessors: dict[str, Assessor], rows: Any, file: Pa
 def figures_of(records: list[dict[str, Any]], references: list[list[str]]) -> dict[str, Any]:
     """Return metrics of captions, over all images and of each, and the mean number of content words."""
     captions = [record["generated_text"] for record in records]
-    found = compute_caption_metrics(captions, references, METRICS)
+    metrics = compute_caption_metrics(captions, references, METRICS)
     words = float(np.mean([len(content_words(text)) for text in captions]))
-    return {name: found[name] for name in (*METRICS, "per_image")} | {"content_words": words}
+    return {name: metrics[name] for name in (*METRICS, "per_image")} | {"content_words": words}
 
 
 def ratio(first: Sequence[float], second: Sequence[float], samples: int = 2000) -> dict[str, Any]:
     """Return the ratio of two systems' mean scores on the same images, with its bootstrapped 95 % interval."""
     pairs, draw = np.array([first, second]), np.random.default_rng(0)
     drawn = [pairs[:, draw.integers(len(first), size=len(first))].mean(1) for _ in range(samples)]
-    bounds = np.quantile([one[0] / one[1] for one in drawn], [0.025, 0.975])
+    bounds = np.quantile([means[0] / means[1] for means in drawn], [0.025, 0.975])
     return {"value": pairs[0].mean() / pairs[1].mean(), "interval": bounds.tolist()}
 
 
@@ -97,10 +97,10 @@ def error_of(records: list[dict[str, Any]], references: list[list[str]]) -> floa
 
 def own_probabilities(observed: list[Any]) -> dict[str, Any]:
     """Evaluate the captioner's raw probabilities as confidence, without calibration."""
-    kept = [one for one in observed if one.words]
-    words = [1 / (1 + np.exp(-np.array([word.values["token"] for word in one.words]))) for one in kept]
-    captions = np.exp([one.words[0].values["caption"] for one in kept])
-    return measured(Predicted(words, [np.array(one.supported, dtype=bool) for one in kept], captions))
+    kept = [caption for caption in observed if caption.words]
+    words = [1 / (1 + np.exp(-np.array([word.values["token"] for word in caption.words]))) for caption in kept]
+    captions = np.exp([caption.words[0].values["caption"] for caption in kept])
+    return measured(Predicted(words, [np.array(caption.supported, dtype=bool) for caption in kept], captions))
 
 
 def figures(results: list[dict[str, Any]], rows: Any, assessor: Assessor) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def figures(results: list[dict[str, Any]], rows: Any, assessor: Assessor) -> dic
     sure = {}
     for mode in MODES:
         records = [result[mode] for result in results]
-        own = figures_of(records, references)
-        images = own.pop("per_image")
-        sure[mode] = own | {
+        caption_figures = figures_of(records, references)
+        images = caption_figures.pop("per_image")
+        sure[mode] = caption_figures | {
             "calibration_error_words": error_of(records, references),
             "gain_of_support": compare_scores({"support": images["support"]}, plain["per_image"])["support"],
             "share_of_cider_d": ratio(images["cider_d"], plain["per_image"]["cider_d"]),
         }
     observed = observed_words(
-        ((row, one["hypotheses"], one["drawn"]) for row, one in zip(rows, results, strict=True)),
+        ((row, result["hypotheses"], result["drawn"]) for row, result in zip(rows, results, strict=True)),
         assessor.decoding().is_beam_search,
     )
     kinds = {
@@ -131,7 +131,7 @@ def figures(results: list[dict[str, Any]], rows: Any, assessor: Assessor) -> dic
         "data": f"flickr8k {SPLIT}, {ROWS} rows",
         "images": len(results),
         "calibrated_on": calibration.data,
-        "seconds": {name: float(np.mean([one["seconds"][name] for one in results])) for name in names},
+        "seconds": {name: float(np.mean([result["seconds"][name] for result in results])) for name in names},
         "plain": {name: plain[name] for name in (*METRICS, "content_words")},
         "prefer_sure": sure,
         "greedy": {"calibration_error_words": greedy},

@@ -150,42 +150,42 @@ def measure(case: Case, images: int, args: argparse.Namespace) -> tuple[list[dic
     regions = {"region_features": torch.rand(images, case.regions, FEATURE_SIZE), "region_boxes": corners}
     compared = list(decoders(case, ours, regions, args.tokens, args.beams))
     captions, memory = {}, {}
-    for one in compared:  # also warms up
-        with one.inside():
-            captions[one.name], memory[one.name] = with_peak_memory(one.run)
-    times: dict[str, list[float]] = {one.name: [] for one in compared}
+    for decoder in compared:  # also warms up
+        with decoder.inside():
+            captions[decoder.name], memory[decoder.name] = with_peak_memory(decoder.run)
+    times: dict[str, list[float]] = {decoder.name: [] for decoder in compared}
     for _ in range(3 if args.quick else args.rounds):
-        for one in compared:
-            with one.inside():
-                times[one.name].append(cpu_seconds(one.run))
+        for decoder in compared:
+            with decoder.inside():
+                times[decoder.name].append(cpu_seconds(decoder.run))
     seconds = {name: statistics.median(values) for name, values in times.items()}
     least = floor(ours, compared[1].run, images * args.beams, args.tokens)
     rows = []
-    for one in compared:
-        equal = int((captions[one.name] == captions[STOCK]).all(1).sum()) if one.exact else None
+    for decoder in compared:
+        equal = int((captions[decoder.name] == captions[STOCK]).all(1).sum()) if decoder.exact else None
         rows.append(
             {
                 "case": case.name,
                 "width": ours.config.hidden_size,
                 "images": images,
-                "decoder": one.name,
-                "seconds": round(seconds[one.name], 3),
-                "speed": round(seconds[STOCK] / seconds[one.name], 2),
-                "over_floor": round(seconds[one.name] / least, 2) if one.exact else None,
+                "decoder": decoder.name,
+                "seconds": round(seconds[decoder.name], 3),
+                "speed": round(seconds[STOCK] / seconds[decoder.name], 2),
+                "over_floor": round(seconds[decoder.name] / least, 2) if decoder.exact else None,
                 "equal": equal,
-                "memory": None if memory[one.name] is None else round(memory[one.name] / 2**20),
+                "memory": None if memory[decoder.name] is None else round(memory[decoder.name] / 2**20),
             }
         )
-    profiled = next((one for one in compared if (case.name, images, one.name) == PROFILED), None)
+    profiled = next((decoder for decoder in compared if (case.name, images, decoder.name) == PROFILED), None)
     return rows, None if profiled is None else operator_shares(profiled.run, ours.config.vocab_size)
 
 
 def operator_shares(run: Callable[[], Tensor], vocabulary: int) -> dict[str, float]:
     """Return the share of a run's CPU time by purpose of the operators, largest first."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         run()
     times: Counter[str] = Counter()
-    for event in found.key_averages(group_by_input_shape=True):
+    for event in profiler.key_averages(group_by_input_shape=True):
         of_vocabulary = any(vocabulary in shape for shape in event.input_shapes if shape)
         kinds = (kind for kind, names in OPERATORS.items() if any(name in event.key for name in names))
         kind = next(kinds, "choice of tokens" if of_vocabulary else "other operators")
@@ -265,12 +265,12 @@ def main() -> None:
         for case in CASES:
             wanted = (not args.cases or case.architecture in args.cases) and not (args.quick and case.quick == {})
             for images in case.images if wanted else ():
-                measured, found = measure(case, images, args)
+                measured, shares = measure(case, images, args)
                 for row in measured:
                     print(line(row), flush=True)
                 rows += measured
-                if found is not None:
-                    profiled = dict(zip(("case", "images", "decoder"), PROFILED, strict=True)) | {"shares": found}
+                if shares is not None:
+                    profiled = dict(zip(("case", "images", "decoder"), PROFILED, strict=True)) | {"shares": shares}
                     print(json.dumps(profiled), flush=True)
     setting = {"quick": args.quick, "beams": args.beams, "tokens": args.tokens}
     machine = f"{processor_name()}, 1 thread, torch {torch.__version__.split('+')[0]}"

@@ -78,8 +78,8 @@ def captions_one_by_one(model: Any, features: Tensor, beams: int, tokens: int) -
             logprobs = logits.log_softmax(-1)
             logprobs[:, config.eos_token_id] = float("-inf")
             totals, chosen = (totals[:, None] + logprobs).flatten().topk(beams)
-            rows, found = chosen // logprobs.shape[1], chosen % logprobs.shape[1]
-            words = torch.cat([words[rows], found[:, None]], 1)
+            rows, added = chosen // logprobs.shape[1], chosen % logprobs.shape[1]
+            words = torch.cat([words[rows], added[:, None]], 1)
             state = LSTMState(state.hidden[rows], state.memory[rows])
         captions.append(words[totals.argmax()])
     return torch.stack(captions)

@@ -166,11 +166,11 @@ MEASURES = {
 def compare(name: str, versions: list[Version], args: argparse.Namespace) -> dict[str, Any]:
     """Measure both versions; return a table row."""
     text, measure = MEASURES[name]
-    found: dict[str, list[float]] = {version.name: [] for version in versions}
+    values_of: dict[str, list[float]] = {version.name: [] for version in versions}
     for _ in range(args.rounds):
         for version in versions:
-            found[version.name].append(measure(version, args))
-    row: dict[str, Any] = {which: statistics.median(values) for which, values in found.items()}
+            values_of[version.name].append(measure(version, args))
+    row: dict[str, Any] = {which: statistics.median(values) for which, values in values_of.items()}
     if name == "startup":
         row["floor"] = statistics.median(versions[0].python("-c", NEEDED)["cpu"] for _ in range(args.rounds))
     images = 1 if name == "startup" else args.images

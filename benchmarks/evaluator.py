@@ -1,4 +1,4 @@
-"""Score the same captions with the evaluators that are in use, to see how many points are the evaluator's.
+"""Score the same captions with all evaluators in use, to measure how much scores depend on the evaluator.
 
     pip install nltk spacy
     python benchmarks/evaluator.py --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
@@ -46,7 +46,7 @@ Tokenizer = Callable[[Iterable[str]], list[str]]
 
 @dataclass(frozen=True)
 class CaptionSet:
-    """Captions of systems on the same images.
+    """Captions of several systems on the same images.
 
     Args:
         name: of the data set and split.
@@ -62,7 +62,7 @@ class CaptionSet:
 
 
 def tokenizers() -> dict[str, Tokenizer]:
-    """Return the tokenizers by name; those of NLTK and spaCy as implementations use them, on lower case."""
+    """Return tokenizers by name, NLTK's and spaCy's as evaluators use them: on lower-case text."""
     import nltk
     import spacy
 
@@ -76,13 +76,13 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, perhaps compressed."""
+    """Read a JSON file, perhaps compressed."""
     content = path.read_bytes()
     return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
 def captions_by_image(annotations: Iterable[dict[str, Any]]) -> dict[int, list[str]]:
-    """Return the captions of each image of COCO annotations."""
+    """Return the captions of each image in COCO annotations."""
     found: dict[int, list[str]] = {}
     for annotation in annotations:
         found.setdefault(annotation["image_id"], []).append(annotation["caption"])
@@ -90,7 +90,7 @@ def captions_by_image(annotations: Iterable[dict[str, Any]]) -> dict[int, list[s
 
 
 def coco(folder: Path, training: list[list[str]]) -> CaptionSet:
-    """Return the published captions of Show, Edit and Tell, and a person's."""
+    """Load the published captions of Show, Edit and Tell, and those of a person."""
     references = captions_by_image(read_json(folder / "references_karpathy_test.json.gz")["annotations"])
     images = sorted(references)
     systems = {}
@@ -103,7 +103,7 @@ def coco(folder: Path, training: list[list[str]]) -> CaptionSet:
 
 
 def flickr8k(folder: Path, count: int) -> CaptionSet:
-    """Return captions of the default captioner, searched in different ways."""
+    """Caption photographs with the default captioner and several search settings."""
     rows = load_captions("caption_folder", data_dir=str(folder), split="validation").select(range(count))
     training = load_captions("caption_folder", data_dir=str(folder), split="train")["captions"]
     captioner = OnnxCaptioner(default_model().folder, threads=1)
@@ -116,12 +116,12 @@ def flickr8k(folder: Path, count: int) -> CaptionSet:
 
 
 def without_stop(text: str) -> str:
-    """Return a caption without final full stops and the blanks before them."""
+    """Drop final full stops of a caption, and the blanks before them."""
     return text.rstrip().rstrip(".").rstrip()
 
 
 class Evaluator:
-    """Scores of the systems of a set in every setting.
+    """Evaluator of a caption set's systems in every setting.
 
     Args:
         captions: the set.
@@ -138,7 +138,7 @@ class Evaluator:
         self.frequency = cache(self._frequency)
 
     def _tokens(self, tokenizer: str, stops: str, part: str) -> Any:
-        """Return the tokenised captions of a system, or references of a corpus, as strings."""
+        """Tokenise captions of a system, or references, to strings."""
         prepare = without_stop if STOPS[stops] else str
         if part in self.captions.systems:
             return self.words[tokenizer](prepare(text) for text in self.captions.systems[part])
@@ -150,12 +150,12 @@ class Evaluator:
         return DocumentFrequency.per_image(self.tokens(tokenizer, stops, corpus))
 
     def references(self, tokenizer: str, stops: str, number: int | str) -> list[list[str]]:
-        """Return the first references of each image."""
+        """Return the first `count` references of each image."""
         references = self.tokens(tokenizer, stops, OWN_REFERENCES)
         return [texts[:number] for texts in references] if isinstance(number, int) else references
 
     def cider(self, setting: dict[str, Any]) -> dict[str, float]:
-        """Return CIDEr of each system in a setting."""
+        """Return the CIDEr of each system in a setting."""
         tokenizer, stops = setting["tokenizer"], setting["stops"]
         references = self.references(tokenizer, stops, setting["references"])
         own = setting["frequency"] == OWN_REFERENCES
@@ -166,7 +166,7 @@ class Evaluator:
         }
 
     def bleu(self, tokenizer: str, stops: str, brevity_penalty: bool) -> dict[str, float]:
-        """Return BLEU-4 of each system in a setting."""
+        """Return the BLEU-4 of each system in a setting."""
         references = self.references(tokenizer, stops, "all")
         return {
             name: float(corpus_bleu(bleu_counts(self.tokens(tokenizer, stops, name), references), brevity_penalty)[3])

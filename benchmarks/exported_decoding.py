@@ -65,14 +65,14 @@ def torch_caption(model: Any, processor: Any, photo: PIL.Image.Image, options: d
 
 def in_turn(decoders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Run all decoders once per round; return user and system seconds of each."""
-    found: dict[str, list[float]] = {name: [] for name in decoders}
+    seconds_of: dict[str, list[float]] = {name: [] for name in decoders}
     for place in range(rounds + 1):
         for name, caption in decoders.items():
             seconds = cpu_seconds(caption)
             if place:  # the first round reads weights and code for the first time
-                found[name].append(seconds)
+                seconds_of[name].append(seconds)
             print(f"round {place}  {name:<40} {seconds:8.3f} s", flush=True)
-    return found
+    return seconds_of
 
 
 def main() -> None:
@@ -110,14 +110,14 @@ def main() -> None:
             decoders[f"onnxruntime, {weights}"] = partial(
                 OnnxCaptioner(Path(folder, weights), threads=1), photo, **options
             )
-        found = in_turn(decoders, args.rounds)
-    measured = {name: statistics.median(seconds) for name, seconds in found.items()}
+        seconds_of = in_turn(decoders, args.rounds)
+    measured = {name: statistics.median(seconds) for name, seconds in seconds_of.items()}
     rows = [
         {
             "what": name,
             "seconds": round(value, 3),
-            "least": round(min(found[name]), 3),
-            "most": round(max(found[name]), 3),
+            "least": round(min(seconds_of[name]), 3),
+            "most": round(max(seconds_of[name]), 3),
             "speedup": round(measured[STOCK] / value, 2),
         }
         for name, value in measured.items()

@@ -131,17 +131,17 @@ def large_photographs(folder: Path, count: int, place: Path) -> list[str]:
 
 def starts(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     """Measure seconds and memory to the first caption, and the imported modules."""
-    found: dict[str, list[dict[str, Any]]] = {"now": [], "earlier": []}
+    runs_of: dict[str, list[dict[str, Any]]] = {"now": [], "earlier": []}
     for _ in range(args.rounds):
         for name, version in (("now", now), ("earlier", earlier)):
-            found[name].append(version.start())
+            runs_of[name].append(version.start())
     rows = {
         name: {
-            "seconds": statistics.median(one["seconds"] for one in runs),
-            "megabytes": statistics.median(one["memory"] for one in runs) * KILOBYTE / 1e6,
+            "seconds": statistics.median(run["seconds"] for run in runs),
+            "megabytes": statistics.median(run["memory"] for run in runs) * KILOBYTE / 1e6,
             "heavy": runs[0]["heavy"],
         }
-        for name, runs in found.items()
+        for name, runs in runs_of.items()
     }
     yield rows | {"ratio": rows["earlier"]["seconds"] / rows["now"]["seconds"]}
 
@@ -157,15 +157,17 @@ def speed(now: Version, earlier: Version, args: argparse.Namespace, place: Path)
     jobs: list[Any] = [(f"batches of {BATCH}", images, BATCH, {}), ("one by one", images, 1, {})]
     jobs += [("large, every pixel", large, BATCH, {})]
     reduced = ("large, reduced", large, BATCH, {"reduced_reading": True})
-    found: dict[str, dict[str, list[float]]] = {}
+    seconds_of: dict[str, dict[str, list[float]]] = {}
     for count in range(1, args.rounds + 1):
         for name, result in (("now", now.caption(*jobs, reduced)), ("earlier", earlier.caption(*jobs))):
             for job, one in result.items():
-                row = found.setdefault(job, {})
+                row = seconds_of.setdefault(job, {})
                 row.setdefault(name, []).append(one["seconds"] / len(one["captions"]))
                 row.setdefault(f"{name}, megabytes", []).append(one["memory"] * KILOBYTE / 1e6)
-            print(json.dumps({job: row[name][-1] for job, row in found.items() if name in row}), flush=True)
-        rows = {job: {name: statistics.median(values) for name, values in row.items()} for job, row in found.items()}
+            print(json.dumps({job: row[name][-1] for job, row in seconds_of.items() if name in row}), flush=True)
+        rows = {
+            job: {name: statistics.median(values) for name, values in row.items()} for job, row in seconds_of.items()
+        }
         rows["large, reduced"]["earlier"] = rows["large, every pixel"]["earlier"]
         ratios = {job: row | {"ratio": row["earlier"] / row["now"]} for job, row in rows.items()}
         yield {"rounds": count, "jobs": ratios}
@@ -180,7 +182,7 @@ def servers(now: Version, earlier: Version, args: argparse.Namespace, place: Pat
         shutil.copyfile(path, folder / path.name)
     reviewed = [review_once(now, folder) for _ in range(args.rounds)]
     rows = {"serve": served, "review": reviewed}
-    yield {name: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for name, runs in rows.items()}
+    yield {name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in rows.items()}
 
 
 def serve_once(version: Version) -> dict[str, float]:
@@ -270,15 +272,15 @@ def log_probabilities(image: str, captions: list[str]) -> list[float]:
     from hf_captioners import load_captioner
 
     model, processor = load_captioner("default", dtype="float32")
-    found = []
+    values = []
     with torch.inference_mode():
         inputs = processor(images=PIL.Image.open(image), return_tensors="pt")
         for caption in captions:
             words = processor.tokenizer(caption, add_special_tokens=False)["input_ids"]
             tokens = torch.tensor([[model.config.decoder_start_token_id, *words, model.config.eos_token_id]])
             logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
-            found.append(logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).sum().item())
-    return found
+            values.append(logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).sum().item())
+    return values
 
 
 def reduced(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
@@ -341,8 +343,8 @@ def main() -> None:
             place = Path(folder, f"files_of_{name}")
             place.mkdir()
             kept = records_of(args.output)
-            for found in MEASURES[name](now, earlier, args, place):
-                rows[name] = found
+            for figures in MEASURES[name](now, earlier, args, place):
+                rows[name] = figures
                 print(json.dumps({name: rows[name]}), flush=True)
                 write_results(args.output, setting | {"rows": rows}, kept)
 

@@ -53,10 +53,10 @@ def evaluate(model_dir: str, rows, options: dict[str, int], batch_size: int, sec
     captions = write_captions(model_dir, rows, options, batch_size)
     captioning_seconds = time.time() - start
     references = rows["captions"]
-    own = compute_caption_metrics(captions, references, metrics=("bleu", "bleu_no_penalty", "cider_d"))
+    metrics = compute_caption_metrics(captions, references, metrics=("bleu", "bleu_no_penalty", "cider_d"))
     shuffled = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
     return {
-        **{name: value for name, value in own.items() if name.startswith(("bleu", "cider"))},
+        **{name: value for name, value in metrics.items() if name.startswith(("bleu", "cider"))},
         "cider_d_shuffled": shuffled["cider_d"],
         "distinct_captions": len(set(captions)),
         "training": training_record(Path(model_dir), seconds),

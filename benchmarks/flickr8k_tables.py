@@ -1,4 +1,4 @@
-"""Resumable queue of the trainings behind the Flickr8k, self-critical and low-data tables.
+"""Resumable queue of the trainings for the tables on Flickr8k, self-critical training and low data.
 
     python benchmarks/flickr8k_tables.py --output_dir FOLDER \
         --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
@@ -248,16 +248,16 @@ class Study:
 
     def jobs(self) -> list[Job]:
         """Return all jobs in order."""
-        found: dict[str, Job] = {}
+        jobs: dict[str, Job] = {}
 
         def add(job: Job) -> None:
             for needed in job.needs:
                 add(needed)
-            found.setdefault(job.name, job)
+            jobs.setdefault(job.name, job)
 
         for job in self.targets():
             add(job)
-        return list(found.values())
+        return list(jobs.values())
 
     def state(self, job: Job) -> dict[str, Any]:
         """Return the state of a job, see `read_state`."""

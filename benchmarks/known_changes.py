@@ -39,7 +39,7 @@ def invalidating(
     return [
         change
         for change in changes
-        if name in change["results"] and any(one["commit"] not in change["contained_in"] for one in records)
+        if name in change["results"] and any(record["commit"] not in change["contained_in"] for record in records)
     ]
 
 

@@ -56,9 +56,9 @@ def read_captions(captions: Path, references: Path) -> tuple[list[str], list[lis
 
 def measure(place: Path, arguments: list[str]) -> tuple[float, float, list[float]]:
     """Measure a version in a new process: CPU seconds of first use and of scoring, and the scores."""
-    own = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, *arguments]
-    done = subprocess.run(command, env=own, cwd=place, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=place, check=True, capture_output=True, text=True)
     return tuple(json.loads(done.stdout))
 
 
@@ -88,7 +88,9 @@ def main() -> None:
     figures: dict[str, Any] = {"images": len(texts[0]), "references": sum(map(len, texts[1])), "rounds": args.rounds}
     figures["largest_difference"] = max(abs(a - b) for a, b in zip(*scores.values(), strict=True))
     figures["first_use"] = {name: rounds[0][0] for name, rounds in measured.items()}
-    figures["scoring"] = {name: statistics.median(one[1] for one in rounds) for name, rounds in measured.items()}
+    figures["scoring"] = {
+        name: statistics.median(round_values[1] for round_values in rounds) for name, rounds in measured.items()
+    }
     figures["ratio"] = figures["scoring"]["earlier"] / figures["scoring"]["now"]
     write_results(args.output, figures)
 

@@ -58,8 +58,8 @@ def plain(model: Any, processor: Any, files: list[str], batch_size: int, tokens:
     for first in range(0, len(files), batch_size):
         images = [Image.open(file).convert("RGB") for file in files[first : first + batch_size]]
         inputs = processor(images=images, text=[text] * len(images), padding=True, return_tensors="pt")
-        found = model.generate(**inputs, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
-        rows = found[:, inputs["input_ids"].shape[1] :]
+        sequences = model.generate(**inputs, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+        rows = sequences[:, inputs["input_ids"].shape[1] :]
         captions += [row.strip() for row in processor.batch_decode(rows, skip_special_tokens=True)]
     return captions
 

@@ -39,7 +39,7 @@ COMMON: dict[str, Any] = {
 
 
 def scored(trainer: CaptioningTrainer, rows: Any) -> dict[str, Any]:
-    """Return the captions of images, and their CIDEr-D with the shuffled control."""
+    """Caption images; return the captions, their CIDEr-D and that of the shuffled control."""
     tokenize = PTBTokenizer()
     captions = trainer.caption(rows)
     words, references = tokenize(captions), [tokenize(texts) for texts in rows["captions"]]
@@ -48,7 +48,7 @@ def scored(trainer: CaptioningTrainer, rows: Any) -> dict[str, Any]:
 
 
 def learn(name: str, images: Any, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return the figures of a model."""
+    """Train a model; return its scores before and after."""
     texts = [text for captions in images["train"]["captions"] for text in captions]
     torch.manual_seed(args.seed)
     model, processor = MODELS[name](texts)
@@ -97,7 +97,7 @@ def learn(name: str, images: Any, args: argparse.Namespace, folder: Path) -> dic
 
 
 def main() -> None:
-    """Train both models, and write the figures."""
+    """Train both models, and write their scores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--images", type=int, default=4000, help="training images")

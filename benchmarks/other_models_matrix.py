@@ -1,4 +1,4 @@
-"""Run the commands with untrained models of each family, and write the matrices of docs/other_models.md.
+"""Run all commands with untrained models of each family, and write the support matrices of docs/other_models.md.
 
     python benchmarks/other_models_matrix.py --images PHOTOGRAPHS [--families blip git] [--part training]
 
@@ -71,7 +71,7 @@ class Family:
         self.expected = self.of_transformers(self.model)
 
     def of_transformers(self, model: str) -> dict[str, str]:
-        """Return the captions of the photographs by transformers alone."""
+        """Caption the photographs with transformers alone."""
         plain, captions = PlainCaptioner(model), {}
         for first in range(0, len(self.photographs), BATCH):
             batch = self.photographs[first : first + BATCH]
@@ -81,7 +81,7 @@ class Family:
         return captions
 
     def cell(self, captions: dict[str, str], expected: dict[str, str] | None = None) -> str:
-        """Return the number of captions that equal those of transformers for the same image."""
+        """Return the matrix cell: the number of captions that equal those of transformers."""
         expected = self.expected if expected is None else expected
         equal = sum(
             captions.get(name) == " ".join(text.splitlines()) or captions.get(name) == text
@@ -201,7 +201,7 @@ CELLS: dict[str, Callable[[Family], str]] = {
 
 
 def row_of(model_type: str, cells: dict[str, Callable[[Family], str]], photographs: list[Path]) -> dict[str, str]:
-    """Return the cells of a family by name; the error of a cell that fails."""
+    """Return the matrix cells of a family by name; for a cell that fails, its error."""
     row = {}
     with tempfile.TemporaryDirectory() as folder:
         family = Family(model_type, Path(folder), photographs)
@@ -215,7 +215,7 @@ def row_of(model_type: str, cells: dict[str, Callable[[Family], str]], photograp
 
 
 def page_with(text: str, part: str, rows: dict[str, dict[str, str]]) -> str:
-    """Return the page with the table of a part."""
+    """Replace a matrix in the text of the page."""
     begin, end = f"<!-- matrix of {part} -->", f"<!-- end of matrix of {part} -->"
     names = list(next(iter(rows.values())))
     lines = [f"| family | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]

@@ -1,4 +1,4 @@
-"""Compare a training step of a LLaVA of 20 million random weights with that of the Trainer of transformers.
+"""Compare a training step of an untrained LLaVA (20 million weights) in this library and in transformers' Trainer.
 
     python benchmarks/other_models_step.py [--output benchmarks/results/other_models_step.json]
 
@@ -37,18 +37,18 @@ COMMON: dict[str, Any] = {
 
 
 class StepClock(TrainerCallback):
-    """Records the CPU time at the end of every step."""
+    """Trainer callback that records the CPU time at the end of every step."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Record the time."""
+        """Record the CPU time."""
         self.ends.append(time.process_time())
 
 
 def seconds_of(trainer: Trainer) -> float:
-    """Train, and return the CPU seconds of a step."""
+    """Train; return the CPU seconds per step."""
     clock = StepClock()
     trainer.add_callback(clock)
     trainer.train()
@@ -57,7 +57,7 @@ def seconds_of(trainer: Trainer) -> float:
 
 
 def main() -> None:
-    """Measure the rounds, and write the figures."""
+    """Measure both trainers in rounds, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=8, help="of a round")

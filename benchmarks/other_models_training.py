@@ -1,4 +1,4 @@
-"""Training cells of `other_models_matrix.py`: train, adapt, reward, resume after a kill, push and load."""
+"""Training columns of the matrix of `other_models_matrix.py`: train, adapter, reward, resume, push and load."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ print("FOUND" + json.dumps(found))
 
 
 def typed(*arguments: str) -> None:
-    """Run a command, and raise its error."""
+    """Run a command as typed; raise its error."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         status = run_command(list(arguments))
@@ -72,7 +72,7 @@ def typed(*arguments: str) -> None:
 
 
 def training_folder(family: Family) -> Path:
-    """Return a folder of the photographs with captions, to be divided by `--validation_share`."""
+    """Write a data folder of captioned photographs, to be split by `--validation_share`."""
     folder = family.images.parent / "training_images"
     if not folder.is_dir():
         folder.mkdir()
@@ -85,25 +85,25 @@ def training_folder(family: Family) -> Path:
 
 
 def command_for(family: Family, name: str, *options: str) -> tuple[list[str], Path]:
-    """Return the command of a training, and its output folder."""
+    """Return the training command of a cell, and its output folder."""
     output = family.images.parent / name
     command = ["train", "--model", family.model, "--train_dir", str(training_folder(family))]
     return [*command, "--output_dir", str(output), *TRAIN, *options], output
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of a saved captioner or adapter."""
+    """Load the weights of a saved captioner or adapter."""
     return {name: one for file in sorted(folder.glob("*.safetensors")) for name, one in load_file(file).items()}
 
 
 def captions_of(model: str, family: Family) -> dict[str, str]:
-    """Return the captions of the photographs by this library."""
+    """Caption the photographs with this library."""
     caption = CaptionBatches(load_pipeline(model, "cpu"), **LENGTH)
     return {path.name: caption({"image": [str(path)]})["caption"][0] for path in family.photographs}
 
 
 def trained(family: Family, name: str, *options: str) -> str:
-    """Train, and compare captions of the result with those of transformers for the saved files."""
+    """Test training: compare the trained model's captions with those of transformers for the saved files."""
     command, output = command_for(family, name, *options)
     typed(*command)
     weights = weights_of(output)
@@ -129,7 +129,7 @@ def run_killed(command: list[str]) -> None:
 
 
 def resumed(family: Family, name: str, *options: str) -> str:
-    """Kill a training, resume it, and compare its weights with those of the run of `trained`."""
+    """Test resuming: kill a training, resume it, and compare its weights with those of an uninterrupted one."""
     command, output = command_for(family, f"{name}_killed", *options)
     child = multiprocessing.get_context("spawn").Process(target=run_killed, args=(command,))
     child.start()
@@ -143,7 +143,7 @@ def resumed(family: Family, name: str, *options: str) -> str:
 
 
 def pushed(family: Family) -> str:
-    """Push the trained captioner, and the merged adapter, to a Hub, and caption with both in a new process."""
+    """Test pushing: push captioner and merged adapter to a Hub, and caption with both in a new process."""
     folder = family.images.parent
     with LoopbackHub() as hub:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **hub.environment(folder / "home"), "HF_HUB_OFFLINE": "0"}
@@ -164,7 +164,7 @@ def pushed(family: Family) -> str:
 
 
 def run_process(arguments: list[str], environment: dict[str, str]) -> str:
-    """Run Python, and return its output."""
+    """Run Python; return its output."""
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])

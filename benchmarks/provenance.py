@@ -156,7 +156,7 @@ def add_run_record(folder: str | Path) -> None:
 
 def distinct(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge records that differ only in the date; the latest date is kept."""
-    return list({json.dumps({**one, "date": None}, sort_keys=True): one for one in records}.values())
+    return list({json.dumps({**record, "date": None}, sort_keys=True): record for record in records}.values())
 
 
 def write_results(

@@ -29,8 +29,8 @@ def figures_of(folder: Path) -> dict:
     results = json.loads((folder / "test_results.json").read_text(encoding="utf-8"))
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     model, processor = load_captioner(str(folder))
-    found = model.get_region_features(**processor(images=Image.new("RGB", (128, 128)), return_tensors="pt"))
-    regions = found.region_features.shape[1]
+    regions_of_image = model.get_region_features(**processor(images=Image.new("RGB", (128, 128)), return_tensors="pt"))
+    regions = regions_of_image.region_features.shape[1]
     return {name: results[name] for name in SCORES} | {"steps": state["global_step"], "regions": regions}
 
 

@@ -49,11 +49,11 @@ def waiting(images: Sequence[Path], batch_size: int) -> dict[str, Any]:
     seconds = []
 
     def timed(*arguments: Any) -> Iterator[Any]:
-        found = prepare(*arguments)
+        prepared = prepare(*arguments)
         while True:
             start = time.perf_counter()
             try:
-                batch = next(found)
+                batch = next(prepared)
             except StopIteration:
                 return
             finally:
@@ -64,7 +64,9 @@ def waiting(images: Sequence[Path], batch_size: int) -> dict[str, Any]:
     pipeline = batches.load_pipeline(str(default_model().folder), device="cpu")
     start = time.perf_counter()
     names = [str(path) for path in images]
-    captioned = sum(len(one.records) for one in batches.caption_batches(pipeline, names, batch_size, workers=1))
+    captioned = sum(
+        len(batch_result.records) for batch_result in batches.caption_batches(pipeline, names, batch_size, workers=1)
+    )
     total = time.perf_counter() - start
     return {"images": captioned, "batch_size": batch_size, "seconds": total, "waiting": sum(seconds)}
 
@@ -109,14 +111,14 @@ def draw_images(folder: Path, count: int) -> None:
 
 def processes_of(parent: int) -> list[int]:
     """Return a process and all its descendants."""
-    found, left = [], [parent]
+    processes, left = [], [parent]
     while left:
         process = left.pop()
-        found.append(process)
+        processes.append(process)
         for children in Path(f"/proc/{process}/task").glob("*/children"):
             with suppress(OSError):
                 left += map(int, children.read_text().split())
-    return found
+    return processes
 
 
 def megabytes(parent: int) -> float:
@@ -147,19 +149,19 @@ def memory(count: int, every: int) -> dict[str, Any]:
         ]
         typed += ["--batch_size", "50", "--num_beams", "1", "--max_new_tokens", "10", "--device", "cpu"]
         process = subprocess.Popen([*COMMAND, *typed], stderr=subprocess.DEVNULL)
-        working, found, lines = output.with_name(output.name + ".partial"), [], 0
+        working, measurements, lines = output.with_name(output.name + ".partial"), [], 0
         while not working.exists() and process.poll() is None:
             time.sleep(0.1)
         with open(working, "rb") as file:
             while process.poll() is None:
                 lines += sum(part.count(b"\n") for part in iter(lambda: file.read(1 << 20), b""))
-                if lines >= every * (len(found) + 1):
-                    found.append({"images": lines, "megabytes": round(megabytes(process.pid), 1)})
+                if lines >= every * (len(measurements) + 1):
+                    measurements.append({"images": lines, "megabytes": round(megabytes(process.pid), 1)})
                 time.sleep(0.02)
         if process.returncode:
             raise SystemExit("The command failed.")
         captioned = output.read_bytes().count(b"\n")
-    return {"images": captioned, "every": found}
+    return {"images": captioned, "every": measurements}
 
 
 def works_for_ray(process: int) -> bool:
@@ -227,7 +229,7 @@ def ray(images: Sequence[Path], rounds: int, batch_size: int) -> dict[str, Any]:
                     spent.append((ray_cpu_seconds if options else cpu_seconds)(typed))
             seconds[name].append((spent[1] - spent[0]) / (many - few))
             print(name, spent, flush=True)
-    rows = {name: statistics.median(found) for name, found in seconds.items()}
+    rows = {name: statistics.median(values) for name, values in seconds.items()}
     return {
         "images": [few, many],
         "rounds": rounds,
@@ -254,15 +256,15 @@ def main() -> None:
     if args.part != "memory" and len(photographs) < count:
         parser.error(f"`--images` has {len(photographs)} photographs, expected {count}.")
     if args.part == "waiting":
-        found = waiting(photographs, args.batch_size)
+        figures = waiting(photographs, args.batch_size)
     elif args.part == "memory":
-        found = memory(count, args.every)
+        figures = memory(count, args.every)
     else:
-        found = ray(photographs, args.rounds, args.batch_size)
+        figures = ray(photographs, args.rounds, args.batch_size)
     results = json.loads(args.output.read_text()) if args.output.exists() else {}
-    results[args.part] = found | {"machine": f"{platform.machine()}, {os.cpu_count()} processors"}
+    results[args.part] = figures | {"machine": f"{platform.machine()}, {os.cpu_count()} processors"}
     write_results(args.output, results, records_of(args.output))
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

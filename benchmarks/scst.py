@@ -64,13 +64,13 @@ class Clock:
 @contextmanager
 def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
     """Context that counts the bytes that autograd keeps for backward: each storage once, without parameters."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, tuple[Tensor, int]] = {}
     result = {"bytes": 0}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own and storage.data_ptr() not in kept:
+        if storage.data_ptr() not in parameters and storage.data_ptr() not in kept:
             kept[storage.data_ptr()] = (tensor, storage.nbytes())  # the tensor is kept, so that no address is reused
         return tensor
 

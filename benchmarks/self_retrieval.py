@@ -121,8 +121,8 @@ def measure(trainer: CaptioningTrainer, judge: SelfRetrieval, images: DatasetDic
     rows = images["validation"]
     captions = trainer.caption(rows, num_beams=3)
     result = compute_caption_metrics(captions, rows["captions"], ["cider_d", "cider_d_shuffled"])
-    found = {name: result[name] for name in result["variants"]}
-    return found | {"retrieval": retrieval(judge, captions, list(rows["image"]))}
+    scores = {name: result[name] for name in result["variants"]}
+    return scores | {"retrieval": retrieval(judge, captions, list(rows["image"]))}
 
 
 def main() -> None:
@@ -150,8 +150,8 @@ def main() -> None:
     counts = {"train": args.train, "validation": args.validation, REWARDED: args.rewarded}
     images = load_captions("scenes", num_images=counts, image_size=args.image_size)
     output, began = Path(args.output), time.process_time()
-    known = json.loads(output.read_text(encoding="utf-8"))["runs"] if output.is_file() else []
-    runs = [run for run in known if run["seed"] not in args.seeds or run["rewards"] not in args.rewards]
+    earlier_runs = json.loads(output.read_text(encoding="utf-8"))["runs"] if output.is_file() else []
+    runs = [run for run in earlier_runs if run["seed"] not in args.seeds or run["rewards"] not in args.rewards]
     setting = {"among": AMONG, "weights": {name: weights for name, (_, weights) in REWARDS.items()}, **counts}
     setting |= {
         "epochs": args.epochs,

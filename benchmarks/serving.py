@@ -97,7 +97,7 @@ class Server:
 
 def memory_under_load(server: Server, contents: list[bytes], clients: int, minutes: float) -> list[float]:
     """Return the server's memory in MB every ten seconds under load."""
-    found, end = [], time.monotonic() + 60 * minutes
+    sizes, end = [], time.monotonic() + 60 * minutes
     with ThreadPoolExecutor(clients) as threads:
 
         def send(number: int) -> None:
@@ -108,10 +108,10 @@ def memory_under_load(server: Server, contents: list[bytes], clients: int, minut
         sending = [threads.submit(send, number) for number in range(clients)]
         while time.monotonic() < end:
             time.sleep(10)
-            found.append(round(server.megabytes(), 1))
-        for one in sending:
-            one.result()
-    return found
+            sizes.append(round(server.megabytes(), 1))
+        for job in sending:
+            job.result()
+    return sizes
 
 
 def main() -> None:
@@ -136,17 +136,21 @@ def main() -> None:
             equal = 0
             for _ in range(args.repeats):
                 for size, server in servers.items():
-                    found, captions = server.load(contents, args.clients)
-                    rows[size].append(found)
-                    equal += sum(one == other for one, other in zip(captions, alone, strict=True))
+                    figures, captions = server.load(contents, args.clients)
+                    rows[size].append(figures)
+                    equal += sum(caption == other for caption, other in zip(captions, alone, strict=True))
             memory = memory_under_load(servers[16], contents, args.clients, args.minutes) if args.minutes else []
         finally:
             for server in servers.values():
                 server.process.terminate()
     result = {
         "rows": [
-            {"batch_size": size} | {name: round(statistics.median(one[name] for one in found), 3) for name in found[0]}
-            for size, found in rows.items()
+            {"batch_size": size}
+            | {
+                name: round(statistics.median(figures_of_round[name] for figures_of_round in figures), 3)
+                for name in figures[0]
+            }
+            for size, figures in rows.items()
         ],
         "requests": len(contents),
         "clients": args.clients,

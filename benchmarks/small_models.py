@@ -1,4 +1,4 @@
-"""Small image-to-text models of transformers with random weights, which learn captions of drawn scenes."""
+"""Small untrained image-to-text models of transformers, which can learn captions of drawn scenes."""
 
 import sys
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", IMAGE)
 
 
 def caption_tokenizer(texts: Iterable[str], side: str, vocabulary: int = 700) -> Any:
-    """Return a byte-level BPE of captions; ids 0-3 are padding, begin, end and unknown."""
+    """Build a byte-level BPE of captions; ids 0 to 3 are padding, begin, end and unknown."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -33,7 +33,7 @@ def caption_tokenizer(texts: Iterable[str], side: str, vocabulary: int = 700) ->
 
 
 def special_ids(tokenizer: Any) -> dict[str, Any]:
-    """Return the special tokens of a configuration."""
+    """Return the special token ids of a configuration."""
     names = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return {"vocab_size": len(tokenizer), **names}
 
@@ -41,7 +41,7 @@ def special_ids(tokenizer: Any) -> dict[str, Any]:
 def vision_language_model(
     texts: Iterable[str], side: int = 64, patch: int = 16, hidden: int = 128, layers: int = 3, vocabulary: int = 700
 ) -> tuple[Any, Any]:
-    """Return a LLaVA, which has a chat template, and its processor.
+    """Build a LLaVA, which has a chat template, and its processor.
 
     Args:
         texts: captions, of which the tokenizer is made.
@@ -69,7 +69,7 @@ def vision_language_model(
 
 
 def encoder_decoder(texts: Iterable[str], side: int = 64, hidden: int = 128, layers: int = 2) -> tuple[Any, Any]:
-    """Return a Florence-2, which has no chat template, and its processor; arguments as above."""
+    """Build a Florence-2, which has no chat template, and its processor; arguments as above."""
     words = caption_tokenizer(texts, "right")
     marks = [("<s>", 1), ("</s>", 2)]
     words._tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=marks)
@@ -94,7 +94,7 @@ def encoder_decoder(texts: Iterable[str], side: int = 64, hidden: int = 128, lay
 
 
 def redrawn(model: Any, seed: int, deviation: float = 0.05) -> Any:
-    """Draw the weights of a model that is built without them anew; return it."""
+    """Initialise the weights of a model that was built without initialisation; return it."""
     torch.manual_seed(seed)
     for weight in model.parameters():
         if weight.ndim > 1:

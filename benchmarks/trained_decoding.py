@@ -51,9 +51,9 @@ def lengths(captioner: Any, regions: list[Any], rounds: int, options: dict[str, 
         for batch in regions * rounds:
             for decoder, model in decoders.items():
                 start = time.process_time()
-                found = model.generate(encoder_outputs=batch.copy(), **options, **length)
+                sequences = model.generate(encoder_outputs=batch.copy(), **options, **length)
                 seconds[decoder].append((time.process_time() - start) / BATCH)
-                captions.setdefault(decoder, []).extend(found.tolist())
+                captions.setdefault(decoder, []).extend(sequences.tolist())
         tokens = captions[STOCK]
         ends = captioner.generation_config.eos_token_id
         words = statistics.mean(len(row) - 1 - row[1:].count(ends) for row in tokens)

@@ -143,7 +143,7 @@ def compare(architecture: str, args: argparse.Namespace) -> dict[str, Any]:
         for _ in range(args.rounds):
             trainer = CaptioningTrainer(model, arguments, train_dataset=rows, processing_class=processor)
             batches = [
-                {name: values.clone() for name, values in one.items()} for one in trainer.get_train_dataloader()
+                {name: values.clone() for name, values in batch.items()} for batch in trainer.get_train_dataloader()
             ]
             figures["loop"].append(seconds_by_loop(model, batches, arguments.learning_rate))
             figures["trainer"].append(seconds_by_trainer(trainer))

@@ -40,14 +40,14 @@ def measure(vision_model: str, batch: int, size: int, repeats: int, at_once: str
     extractor = GridExtractor.from_vision_model(vision_model, image_size=size)
     if at_once == MERGED:
         extractor.fold_batch_norms()
-    inputs, found = {"pixel_values": torch.randn(batch, 3, size, size)}, []
+    inputs, seconds = {"pixel_values": torch.randn(batch, 3, size, size)}, []
     extractor(inputs)
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_SELF)
         extractor(inputs)
         after = resource.getrusage(resource.RUSAGE_SELF)
-        found.append((after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime))
-    user, system = (statistics.median(times) for times in zip(*found, strict=True))
+        seconds.append((after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime))
+    user, system = (statistics.median(times) for times in zip(*seconds, strict=True))
     return {"user": user, "system": system}
 
 
@@ -63,8 +63,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.row:
         at_once, kept = args.row
-        found = measure(args.vision_model, args.batch, args.size, args.repeats, at_once, kept == "True")
-        print(json.dumps(found))
+        seconds = measure(args.vision_model, args.batch, args.size, args.repeats, at_once, kept == "True")
+        print(json.dumps(seconds))
         return
     measured: dict[tuple[str, bool], list[dict]] = {row: [] for row in ROWS}
     for _ in range(3):

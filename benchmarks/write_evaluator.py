@@ -54,17 +54,17 @@ python benchmarks/write_evaluator.py
 
 
 def points(score: float) -> str:
-    """Return a score as papers print it."""
+    """Format a score as papers print it."""
     return f"{100 * score:.1f}"
 
 
 def change(score: float, standard: float) -> str:
-    """Return a score and its difference from that of the COCO evaluation."""
+    """Format a score and its difference from the COCO evaluation's."""
     return points(score) if score == standard else f"{points(score)} ({100 * (score - standard):+.1f})"
 
 
 def cider_rows(captions: dict[str, Any], standard: dict[str, Any]) -> list[tuple[str, str, dict[str, float]]]:
-    """Return factor, value and scores of the standard setting, and of those that differ from it in one factor."""
+    """Return (factor, value, scores) of the standard setting, then of settings that differ in one factor."""
     rows = [row for row in captions["rows"] if row["metric"] == "CIDEr"]
     found = [("the COCO evaluation", "", row["scores"]) for row in rows if differences(row, standard) == []]
     for factor, title in FACTORS.items():
@@ -90,7 +90,7 @@ def bleu_rows(captions: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
 
 
 def order_changes(rows: Sequence[dict[str, float]]) -> list[tuple[str, str, float, int]]:
-    """Return for each pair of systems: names, difference in the standard setting, and settings of the other order."""
+    """Return, for each pair of systems, names, difference in the standard setting, and settings that reverse it."""
     found = []
     for first, second in itertools.combinations(rows[0], 2):
         standard = rows[0][first] - rows[0][second]
@@ -99,13 +99,13 @@ def order_changes(rows: Sequence[dict[str, float]]) -> list[tuple[str, str, floa
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Return the lines of a table."""
+    """Format a Markdown table."""
     header = list(header)
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def section(captions: dict[str, Any], standard: dict[str, Any]) -> list[str]:
-    """Return the lines about a set of captions."""
+    """Format the section on a set of captions."""
     rows = cider_rows(captions, standard)
     base = rows[0][2]
     names = list(base)
@@ -139,7 +139,7 @@ def section(captions: dict[str, Any], standard: dict[str, Any]) -> list[str]:
 
 
 def spread(results: dict[str, Any]) -> list[str]:
-    """Return a sentence on the range of scores of the same captions."""
+    """Format a sentence on the range of scores of the same captions."""
     sentences = []
     for captions in results["sets"]:
         name = next(iter(captions["rows"][0]["scores"]))
@@ -151,7 +151,7 @@ def spread(results: dict[str, Any]) -> list[str]:
 
 
 def figure(results: dict[str, Any]) -> str:
-    """Return the figure as SVG: CIDEr of every system in every setting with all references."""
+    """Draw CIDEr of every system in every setting with all references, as SVG."""
     drawing = Figure(figsize=(8, 2.2 * len(results["sets"])), layout="constrained")
     for axes, captions in zip(drawing.subplots(len(results["sets"])), results["sets"], strict=True):
         rows = [row for row in captions["rows"] if row["metric"] == "CIDEr" and row["references"] == "all"]
@@ -174,7 +174,7 @@ def figure(results: dict[str, Any]) -> str:
 
 
 def page(results: dict[str, Any] | None = None) -> str:
-    """Return the whole page."""
+    """Format the whole page."""
     if results is None:
         results = json.loads(RESULTS.read_text(encoding="utf-8"))
     lines = [

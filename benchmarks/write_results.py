@@ -139,10 +139,13 @@ def self_critical(figures: dict) -> list[str]:
     for table, row, regime in kinds:
         runs = [run for run in figures["runs"] if (run["table"], run["row"], run["regime"]) == (table, row, regime)]
         before, after = ([run[when] for run in runs] for when in ("before", "after"))
-        scores = [spread([one["cider_d"] for one in when]) for when in (before, after)]
+        scores = [spread([run_metrics["cider_d"] for run_metrics in when]) for when in (before, after)]
         gain = spread([run["after"]["cider_d"] - run["before"]["cider_d"] for run in runs])
         change = [
-            " → ".join(f"{statistics.fmean(one[name] for one in when) * scale:.{places}f}" for when in (before, after))
+            " → ".join(
+                f"{statistics.fmean(run_metrics[name] for run_metrics in when) * scale:.{places}f}"
+                for when in (before, after)
+            )
             for name, scale, places in (("distinct", 100, 0), ("length", 1, 1), ("bad_endings", 100, 1))
         ]
         captioner = row if regime == "all" else f"{row}, {regime}"
@@ -451,14 +454,14 @@ def relevance_on_objects(runs: dict) -> list[str]:
         "relevance",
     )
     for name, run in sorted(both.items()):
-        found = run["relevance"]
-        low, high = found["times_even_interval"]
-        named_low, named_high = (100 * value for value in found["named_of_both_interval"])
+        relevance = run["relevance"]
+        low, high = relevance["times_even_interval"]
+        named_low, named_high = (100 * value for value in relevance["named_of_both_interval"])
         lines.append(
-            f"| `{name}` | {run['times_even']:.2f} | **{found['times_even']:.2f}** | {low:.2f} to {high:.2f} | "
-            f"{found['on_other_scene'] / found['even']:.2f} | {100 * found['strongest']:.0f} % | "
-            f"{100 * found['named_of_both']:.0f} % | {named_low:.0f} to {named_high:.0f} % | {found['empty']} | "
-            f"{run['seconds_an_image']:.2f} | {found['seconds_an_image']:.2f} |"
+            f"| `{name}` | {run['times_even']:.2f} | **{relevance['times_even']:.2f}** | {low:.2f} to {high:.2f} | "
+            f"{relevance['on_other_scene'] / relevance['even']:.2f} | {100 * relevance['strongest']:.0f} % | "
+            f"{100 * relevance['named_of_both']:.0f} % | {named_low:.0f} to {named_high:.0f} % | "
+            f"{relevance['empty']} | {run['seconds_an_image']:.2f} | {relevance['seconds_an_image']:.2f} |"
         )
     above = [name for name, run in both.items() if run["relevance"]["times_even_interval"][0] > run["times_even"]]
     below = [name for name, run in both.items() if run["relevance"]["times_even_interval"][1] < run["times_even"]]

@@ -94,7 +94,7 @@ UNWATCHED = "killed workers"  # classes whose jobs are started as new processes
 
 
 def cell(name: str, column: str, value: float) -> str:
-    """Return a value as text; a dash for what is not measured in a class."""
+    """Format a value; a dash if a class does not measure it."""
     is_job = name.startswith("kill")
     if (is_job and column in ("megabytes", "opens")) or (
         name.startswith(UNWATCHED) and column in ("seconds", "outside")
@@ -104,7 +104,7 @@ def cell(name: str, column: str, value: float) -> str:
 
 
 def table(name: str, results: dict[str, Any]) -> list[str]:
-    """Return the lines of a table, and of what measured it."""
+    """Format a Markdown table and its provenance."""
     lines = [
         *provenance_lines(name, results["provenance"], known_changes()),
         "| class | tried | result | refused | failed | CPU seconds | MB | opens | outside |",
@@ -118,12 +118,12 @@ def table(name: str, results: dict[str, Any]) -> list[str]:
 
 
 def run_of(results: dict[str, Any]) -> str:
-    """Return how often a run was continued, in words."""
+    """Describe in words how often a run was continued."""
     return "one uninterrupted run" if results["calls"] == 1 else f"a run in {results['calls']} calls"
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Format the whole page."""
     results, apart = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, APART))
     seeds = ", ".join(map(str, results["seeds"]))
     canaries = results["canaries_note_reads"] and apart["canaries_note_reads"]

@@ -103,21 +103,21 @@ def logprobs(model: Any, regions: dict[str, Tensor], labels: Tensor) -> Tensor:
 def batch_difference(model: Any, processor: Any, regions: dict[str, Tensor], rows: Dataset) -> list[float]:
     """Return differences between log-probabilities of reference words in a batch and alone, without padding."""
     texts = [captions[0] for captions in rows["captions"]]
-    found: list[float] = []
+    differences: list[float] = []
     for number, batch in enumerate(batches(regions, BATCH)):
-        own = texts[number * BATCH : (number + 1) * BATCH]
-        labels = processor(text_target=own, return_tensors="pt")["labels"]
+        texts_of_batch = texts[number * BATCH : (number + 1) * BATCH]
+        labels = processor(text_target=texts_of_batch, return_tensors="pt")["labels"]
         together = logprobs(model, batch, labels)
         for row, single in enumerate(batches(batch, 1)):
             length = int((labels[row] >= 0).sum())
             alone = logprobs(model, single, labels[row : row + 1, :length])[0]
-            found += (alone - together[row, :length]).abs().tolist()
-    return found
+            differences += (alone - together[row, :length]).abs().tolist()
+    return differences
 
 
 def step_difference(model: Any, regions: dict[str, Tensor]) -> list[float]:
     """Return differences between log-probabilities of greedy captions in decoding steps and in one pass."""
-    found: list[float] = []
+    differences: list[float] = []
     for batch in batches(regions, BATCH):
         out = model.generate(
             **batch, num_beams=1, max_new_tokens=TOKENS, return_dict_in_generate=True, output_logits=True
@@ -127,8 +127,8 @@ def step_difference(model: Any, regions: dict[str, Tensor]) -> list[float]:
         at_once = logprobs(model, batch, words)
         ended = (words == model.config.eos_token_id).cumsum(1)
         real = (ended - (words == model.config.eos_token_id).long()) == 0
-        found += (steps - at_once)[real].abs().tolist()
-    return found
+        differences += (steps - at_once)[real].abs().tolist()
+    return differences
 
 
 @torch.no_grad()
@@ -136,8 +136,8 @@ def measure(folder: Path, pool: str, rows: Dataset) -> dict[str, float]:
     """Return all measurements of a captioner loaded with a pool."""
     model, processor = load(folder, pool)
     pixels = processor(images=list(rows["image"]), return_tensors="pt")["pixel_values"]
-    found = model.get_region_features(pixels)
-    regions = {"region_features": found.region_features, "region_boxes": found.region_boxes}
+    features = model.get_region_features(pixels)
+    regions = {"region_features": features.region_features, "region_boxes": features.region_boxes}
     captions, began = {}, time.process_time()
     for size in (BATCH, 1):
         captions[size] = caption(model, processor, regions, size)

@@ -139,7 +139,7 @@ def caption_logits_processors(generation_config: Any, prompt_length: int) -> lis
 
 
 class CaptionGenerationMixin(GenerationMixin):
-    """`generate()` of transformers for captioners.
+    """Mixin with `generate()` of transformers for captioners, and the beam searches of captioning papers.
 
     `generate(region_features=...)` works, and encoder states keep one row per image. Further options, each also an
     entry of the generation configuration that is saved with the model:
@@ -191,7 +191,7 @@ class CaptionGenerationMixin(GenerationMixin):
 
     @property
     def packed_weights(self) -> str | None:
-        """Number format of the packed weights, see `optimize_for_generation`; None if there are none."""
+        """Number format of the packed weights, see `optimize_for_generation`; None if none are packed."""
         return packed_as(self)  # type: ignore[arg-type]
 
     def restore_weights(self) -> None:
@@ -261,7 +261,7 @@ class CaptionGenerationMixin(GenerationMixin):
         input_ids: Tensor | None = None,
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Repeat the text rows only."""
+        """Repeat the text rows for beams or samples; images are not repeated."""
         of_images = {name: model_kwargs.pop(name) for name in self.image_input_names() if name in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs

@@ -178,7 +178,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def visible_slots(mask: Any, count: int) -> Any:
-    """Extend an attention mask `[B, 1, T, R]` (boolean, or added to the scores) by `count` visible keys.
+    """Extend an attention mask `[B, 1, T, R]` by `count` memory slots, which are never hidden.
 
     Raises:
         NotImplementedError: the mask has a form of its own, as that of flex attention.
@@ -376,7 +376,7 @@ class CaptionCache(EncoderDecoderCache):
 
     @classmethod
     def of(cls, cache: Any) -> "CaptionCache":
-        """Convert an `EncoderDecoderCache` to a `CaptionCache` with the same storage, whose images stay put.
+        """Convert an `EncoderDecoderCache` to a `CaptionCache` of the same storage, which never reorders images.
 
         An empty image side with a fixed number of entries is not shared. The records of text rows are attached to
         `cache`, so that the caller can continue with it.

@@ -166,7 +166,7 @@ def encode_levels(
     final_norm: nn.Module | None = None,
     output_gates: bool = False,
 ) -> CaptioningEncoderOutput:
-    """Run encoder layers on projected regions and stack their outputs as levels; without layers, stack the regions.
+    """Run encoder layers on projected regions; stack their outputs as levels (without layers, the regions).
 
     Args:
         config: selects the attention implementation.

@@ -247,7 +247,9 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
     def encode_attributes(self, attributes: Attributes, recorded: bool) -> Any:
         """Encode attributes to S^N (Eq. 5); an image without attributes gets states that nothing attends to."""
         states = self.with_positions(self.embed_words(attributes.ids))
-        return encode_levels(self.config, self.attribute_layers, states, visible(attributes.mask), recorded, True)
+        return encode_levels(
+            self.config, self.attribute_layers, states, unhide_empty_rows(attributes.mask), recorded, True
+        )
 
     def encode_regions(
         self,
@@ -295,7 +297,7 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         )
 
 
-def visible(mask: Tensor | None) -> Tensor | None:
+def unhide_empty_rows(mask: Tensor | None) -> Tensor | None:
     """Return a mask `[B, N]` whose fully hidden rows are made visible, so that their softmax is defined."""
     return None if mask is None else mask | ~mask.any(1, keepdim=True)
 
@@ -487,7 +489,7 @@ class ETADecoder(ETAPreTrainedModel, TransformerTextDecoder):
 
     def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
         """Return the cross-attention mask of encoder states; rows that are fully hidden become visible."""
-        return super().memory_mask(hidden, states, visible(mask))
+        return super().memory_mask(hidden, states, unhide_empty_rows(mask))
 
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep

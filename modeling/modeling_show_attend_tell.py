@@ -339,7 +339,7 @@ class DeepOutput(nn.Module):
 
 
 class LinearOutput(nn.Module):
-    """Output layer that reads only the LSTM state: dropout (re-implementation)."""
+    """Output layer that is the LSTM state after dropout (re-implementation)."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, Caption
 
     @staticmethod
     def make_layer(config: CaptioningTransformerConfig) -> TransformerEncoderLayer:
-        """Build an encoder layer (self-attention and feed-forward network) from the configuration."""
+        """Build an encoder layer: self-attention and feed-forward network."""
         attention = MultiHeadAttention(
             config,
             config.hidden_size,

@@ -134,7 +134,7 @@ class CaptioningProcessor(ProcessorMixin):
 
     @property
     def input_columns(self) -> dict[str, str]:
-        """Inputs per image beside regions: declared inputs with their layouts, and columns of words."""
+        """Columns of a data set that are model inputs, with their layouts; columns of words become ids."""
         words = {name: "words" for name, target in self.word_columns.items() if target in self.declared_inputs}
         return {**self.declared_inputs, **words}
 

@@ -1,4 +1,4 @@
-"""Check of the distributions before a release: `make release-check`, or `python -m release.check`.
+"""Checks of the distributions before a release: `make release-check`, or `python -m release.check`.
 
 Both projects are built, and the wheels installed into a new environment for each combination of extras and each Python
 that is found. There, outside of the repository, every command, README's lines and the typed program of
@@ -32,7 +32,7 @@ APART = ("docs", "space")  # not in `all`: the site is built in the repository, 
 
 @dataclass
 class Result:
-    """What happened in an environment.
+    """Result of the checks in one environment.
 
     Args:
         python: version of Python.
@@ -55,7 +55,7 @@ class Result:
 
 
 def combinations() -> dict[str, set[str]]:
-    """Return the extras of each combination, by its name."""
+    """Return the extras to install in each tested combination, by its name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [name for name in project["optional-dependencies"] if name not in DEVELOPERS]
     together = set(extras) - set(APART)
@@ -63,7 +63,7 @@ def combinations() -> dict[str, set[str]]:
 
 
 def find_pythons(versions: tuple[str, ...] = PYTHONS) -> dict[str, str]:
-    """Return the interpreters of this machine by version: on the path, or of pyenv."""
+    """Return the Python interpreters of this machine by version: on the path, or of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = {}
     for version in versions:
@@ -77,7 +77,7 @@ def find_pythons(versions: tuple[str, ...] = PYTHONS) -> dict[str, str]:
 
 
 def bare_environment() -> dict[str, str]:
-    """Return the variables of processes that must not find this repository, a network, or caches of this user."""
+    """Return environment variables without access to this repository, the network and the user's caches."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HF_", "VIRTUAL_ENV"))}
     return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 
@@ -88,7 +88,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> subpro
 
 
 def install(python: str, wheels: dict[str, Path], extras: set[str], folder: Path) -> Path:
-    """Create an environment with the library and its extras from the wheels; return the folder of its programs.
+    """Create an environment with the library and its extras from wheels; return its folder of programs.
 
     Raises:
         RuntimeError: the installation failed; the message has what it printed.
@@ -110,7 +110,7 @@ def install(python: str, wheels: dict[str, Path], extras: set[str], folder: Path
 
 
 def type_lines(programs: Path, typed: list[Typed], folder: Path) -> list[str]:
-    """Type lines in a folder; return what failed, as sentences."""
+    """Run command lines in a folder; return a sentence on each failure."""
     faults, environment = [], bare_environment() | {"HF_HOME": str(folder.parent / "hf_home")}
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', '')}"
     for line in typed:
@@ -127,7 +127,7 @@ def type_lines(programs: Path, typed: list[Typed], folder: Path) -> list[str]:
 
 
 def check_types(programs: Path, folder: Path) -> list[str]:
-    """Check the typed program with `mypy --strict` against an environment; return what failed, as sentences."""
+    """Check the typed test program with `mypy --strict` in an environment; return a sentence on each failure."""
     from tests.typed_client.checkers import FOLDER, PROGRAMS, error_lines, expected_lines, run_mypy
 
     work = folder / "client"
@@ -144,7 +144,7 @@ def check_types(programs: Path, folder: Path) -> list[str]:
 
 
 def check_environment(python: tuple[str, str], name: str, extras: set[str], wheels: dict[str, Path]) -> Result:
-    """Install a combination of extras for a Python, and try it.
+    """Install a combination of extras for a Python version, and run its command lines.
 
     Args:
         python: version and interpreter.
@@ -179,7 +179,7 @@ def check_environment(python: tuple[str, str], name: str, extras: set[str], whee
 
 
 def build_all(folder: Path, show: Callable[[str], object]) -> tuple[dict[str, Path], dict[str, int], list[str]]:
-    """Build both projects; return their wheels, the sizes of all distributions in bytes, and what is wrong."""
+    """Build both projects; return wheels, sizes of all distributions in bytes, and sentences on faults."""
     wheels, sizes = {}, {}
     for name, project in PROJECTS.items():
         start = time.monotonic()
@@ -193,7 +193,7 @@ def build_all(folder: Path, show: Callable[[str], object]) -> tuple[dict[str, Pa
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the distributions; return 1 if something failed."""
+    """Check the distributions; return 1 if any check failed."""
     known = combinations()
     parser = argparse.ArgumentParser(prog="python -m release.check", description="Check the distributions.")
     parser.add_argument("--pythons", nargs="+", default=PYTHONS, metavar="X.Y", help="default: those that are found")

@@ -1,4 +1,4 @@
-"""Distributions of the library and of the default captioner: how they are built, and what is wrong with them."""
+"""Distributions of the library and of the default captioner: building, and checks of their contents."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ TYPED = ("hf_captioners/py.typed", "hf_captioners/__init__.pyi", "hf_captioners/
 
 
 def build(project: Path, folder: Path, isolated: bool = False) -> tuple[Path, Path]:
-    """Build the source distribution of a project, and from it the wheel; return both.
+    """Build the source distribution of a project, and the wheel from it; return both paths.
 
     Args:
         project: folder with a `pyproject.toml`.
@@ -35,7 +35,7 @@ def build(project: Path, folder: Path, isolated: bool = False) -> tuple[Path, Pa
 
 
 def mapped_folders(root: Path = ROOT) -> dict[str, str]:
-    """Return the folders of the library's sources, with their places in the wheel."""
+    """Return the source folders of the library, with their places in the wheel."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     return {"hf_captioners": "hf_captioners"} | {
         folder: name.replace(".", "/") for name, folder in settings["package-dir"].items()
@@ -43,7 +43,7 @@ def mapped_folders(root: Path = ROOT) -> dict[str, str]:
 
 
 def source_names(root: Path = ROOT) -> set[str]:
-    """Return the names in the wheel of all code and data files of the library."""
+    """Return the names, in the wheel, of all code and data files of the library."""
     names = set()
     for folder, place in mapped_folders(root).items():
         for path in (root / folder).rglob("*"):
@@ -53,7 +53,7 @@ def source_names(root: Path = ROOT) -> set[str]:
 
 
 def wheel_faults(wheel: Path, root: Path = ROOT) -> list[str]:
-    """Return what is wrong with the wheel of the library, as sentences; an empty list if nothing is.
+    """Return a sentence on each fault of the library's wheel.
 
     Args:
         wheel: its file.

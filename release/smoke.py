@@ -1,4 +1,4 @@
-"""What is typed in a new environment: every command of the library, README's lines, and imports of each extra."""
+"""Command lines that are run in a new environment: every command, README's lines, and imports of each extra."""
 
 import json
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ OF_EXTRAS = {
 
 @dataclass(frozen=True)
 class Typed:
-    """A line that is typed, and what it does.
+    """Command line to run, with the text and the exit status that are expected of it.
 
     Args:
         arguments: of `hf-captioners`, or of `python` if the first one is `-c`.
@@ -67,7 +67,7 @@ class Typed:
 
 
 def write_inputs(folder: Path, docs: Path) -> None:
-    """Write what the lines read: photographs, a folder of images with captions, and tables of captions.
+    """Write the inputs of the command lines: photographs, a folder of images with captions, caption tables.
 
     Args:
         folder: where the lines are typed.
@@ -91,7 +91,7 @@ def write_inputs(folder: Path, docs: Path) -> None:
 
 
 def lines_of_every_environment(commands: list[str]) -> Iterator[Typed]:
-    """Yield the lines that need no captioner: the help of every command, and commands without models.
+    """Yield command lines that need no captioner: the help of every command, and commands without models.
 
     Args:
         commands: names of all commands.
@@ -109,7 +109,7 @@ def lines_of_every_environment(commands: list[str]) -> Iterator[Typed]:
 
 
 def lines_with_default(extras: set[str]) -> Iterator[Typed]:
-    """Yield README's lines, and commands with the default captioner and one that is trained from it.
+    """Yield README's lines, and commands with the default captioner and with one trained from it.
 
     Args:
         extras: those that are installed.
@@ -130,13 +130,13 @@ def lines_with_default(extras: set[str]) -> Iterator[Typed]:
 
 
 def lines_without_default() -> Iterator[Typed]:
-    """Yield lines that say what to install."""
+    """Yield command lines whose error tells what to install."""
     yield Typed(("caption", "photo.jpg"), "pip install 'hf-captioners[default]'", 2)
     yield Typed(("train", "--model", "default", "--train_dir", "my_images", "--output_dir", "mine"), "default]", 2)
 
 
 def lines(commands: list[str], extras: set[str]) -> list[Typed]:
-    """Return the lines of an environment.
+    """Return the command lines for an environment.
 
     Args:
         commands: names of all commands.

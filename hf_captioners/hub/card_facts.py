@@ -49,7 +49,7 @@ class DataFacts:
 
 @dataclass(kw_only=True)
 class SampleFacts:
-    """Image, caption and references of a sample shown on the card.
+    """Sample of an evaluation that a card shows: image, caption and references.
 
     Args:
         image: name of the image.

@@ -1,4 +1,4 @@
-"""Annotation files: opened with limits, read as JSON, or line by line in the encoding that they have."""
+"""Annotation files: opened with size limits, read as JSON, or line by line with detection of the encoding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RowReport(Protocol):
     """Receiver of the rows that cannot be read, such as `hf_captioners.data.DataReport`."""
 
     def remark(self, file: str | Path, message: str) -> None:
-        """Record what was assumed about a file, so that a person can check it."""
+        """Record an assumption about a file, so that a person can check it."""
         ...
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
@@ -53,7 +53,7 @@ class FirstFault:
     """`RowReport` that raises at the first bad row."""
 
     def remark(self, file: str | Path, message: str) -> None:
-        """Log what was assumed about a file."""
+        """Log an assumption about a file."""
         logger.warning("%s: %s", file, message.replace(ADVICE, "If letters are wrong, save it as UTF-8."))
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
@@ -241,8 +241,8 @@ class _LineReader:
         try:
             text = line.decode(self.encoding)
         except UnicodeError as error:
-            if self.may_try and (found := self._guess(line)) is not None:
-                return found
+            if self.may_try and (guessed := self._guess(line)) is not None:
+                return guessed
             advice = (
                 "" if self.encoding != UTF_8 else ". Save the file as UTF-8, or name its encoding: `encoding='...'`"
             )
@@ -253,7 +253,7 @@ class _LineReader:
         return text
 
     def _guess(self, line: bytes) -> str | None:
-        """Find the encoding of a file with a line that is not UTF-8; return the text of this line, or None."""
+        """Guess the encoding of a file with a line that is not UTF-8; return the text of this line, or None."""
         self.may_try, guess = False, None
         with open_annotation(self.path) as stream, suppress(EOFError, gzip.BadGzipFile, zlib.error):
             guess = guessed_encoding(iter(lambda: stream.readline(MAX_LINE_BYTES), b""))

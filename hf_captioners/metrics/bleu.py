@@ -59,19 +59,19 @@ def _count_some(predictions: Sequence[Caption], references: Sequence[Sequence[Ca
     images = np.repeat(np.arange(len(references)), n_references)
     theirs = split_captions([caption for captions in references for caption in captions])
     mine = split_captions(predictions)
-    known = NGramTable(theirs)
-    correct = _clipped(NGramTable(mine, base=known), known, images, len(predictions))
+    table = NGramTable(theirs)
+    correct = _clipped(NGramTable(mine, base=table), table, images, len(predictions))
     total = np.maximum(0, mine.lengths[:, None] - np.arange(ORDERS))
     return BleuCounts(correct, total, mine.lengths, _closest(mine.lengths, theirs.lengths, n_references, images))
 
 
-def _clipped(table: NGramTable, known: NGramTable, images: Integers, n_images: int) -> Integers:
+def _clipped(table: NGramTable, reference_table: NGramTable, images: Integers, n_images: int) -> Integers:
     """Return the `[images, orders]` numbers of n-grams of the captions in `table` that match the references."""
     size = max(1, ORDERS * table.size)
     keys, counts = count(table.captions * size + table.grams)
     if not len(keys):
         return np.zeros((n_images, ORDERS), dtype=np.int64)
-    reference_keys, reference_counts = count(known.captions * size + known.grams)
+    reference_keys, reference_counts = count(reference_table.captions * size + reference_table.grams)
     captions, grams = np.divmod(reference_keys, size)
     wanted = images[captions] * size + grams
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -31,7 +31,7 @@ _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in
 
 
 class CaptionTable(NamedTuple):
-    """The captions and file names of the images in a caption file.
+    """Captions and file names of the images in a caption file.
 
     Attributes:
         captions: the captions of each image, in the order of the file.
@@ -100,28 +100,28 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
         )
     wanted = _by_any_name(references)
     names = ImageNames(wanted)
-    found: dict[str, str] = {}
+    predictions_by_image: dict[str, str] = {}
     extra: list[str] = []
     for image, captions in predictions.captions.items():
         short = file_part(predictions.file_names.get(image, image))
-        name = next((wanted[one] for one in (names.find(image), names.find(short)) if one is not None), None)
+        name = next((wanted[key] for key in (names.find(image), names.find(short)) if key is not None), None)
         if name is None:
             extra.append(image)
-        elif name in found:
+        elif name in predictions_by_image:
             raise ValueError(f"Two predictions are for the image {name!r}, the second under the name {image!r}.")
         else:
-            found[name] = captions[0]
-    if not found:
+            predictions_by_image[name] = captions[0]
+    if not predictions_by_image:
         raise ValueError(
             f"No image is in both files: predictions are for {_some(predictions.captions)}, references for "
             f"{_some(references.captions)}."
         )
-    images = [image for image in references.captions if image in found]
+    images = [image for image in references.captions if image in predictions_by_image]
     return MatchedCaptions(
         images,
-        [found[image] for image in images],
+        [predictions_by_image[image] for image in images],
         [references.captions[image] for image in images],
-        [image for image in references.captions if image not in found],
+        [image for image in references.captions if image not in predictions_by_image],
         extra,
     )
 

@@ -1,4 +1,4 @@
-"""Readers of tables of captions: `.txt`, `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet`, `.xlsx`, with line numbers."""
+"""Readers of caption tables (`.txt`, `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet`, `.xlsx`), with line numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
 
 
 def row_fault(row: Any, byte_names: bool = False) -> str | None:
-    """Return why a row cannot be stored in a data set; None if it can.
+    """Return the reason why a row cannot be stored in a data set; None if it can.
 
     Texts must be Unicode without lone surrogates, whole numbers must fit into 64 bits, and lists and objects may be
     nested 20 levels deep.
@@ -185,7 +185,7 @@ def caption_lines(path: Path, report: RowReport, encoding: str | None = None) ->
 
 
 class _Unheard:
-    """`RowReport` of a look at a file that is read again."""
+    """`RowReport` that drops everything, for a first look at a file that is read again."""
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
         """Drop a bad row."""

@@ -90,7 +90,7 @@ def require_blanks(captions: Sequence[str], tokenizer: str, argument: str = "tok
 
 
 def is_without_blanks(caption: str) -> bool:
-    """Return whether the words of a caption are not separated by blanks, as usual in Chinese or Japanese.
+    """Return True if the words of a caption are not separated by blanks, as usual in Chinese or Japanese.
 
     Examples:
         >>> from hf_captioners.metrics.caption_tokenizers import is_without_blanks

@@ -67,9 +67,9 @@ class ObjectTable:
     def find(self, caption: str) -> list[tuple[str, str]]:
         """Return (phrase, object) of each phrase of a tokenised caption that names an object, in caption order."""
         words = [self._singular(word) for word in caption.split()]
-        found = list(self._match(words))
-        named = {word for phrase, _ in found for word in phrase.split()}
-        return [(phrase, name) for phrase, name in found if self._unless.get(phrase) not in named]
+        matches = list(self._match(words))
+        named = {word for phrase, _ in matches for word in phrase.split()}
+        return [(phrase, name) for phrase, name in matches if self._unless.get(phrase) not in named]
 
     def object_of(self, name: str) -> str:
         """Return the object of the table that an annotated object name, such as a synonym, stands for.
@@ -77,10 +77,10 @@ class ObjectTable:
         Raises:
             ValueError: it is no object of the table; the message has the nearest one.
         """
-        found = self._object_of.get(tuple(name.lower().split()))
-        if found is None:
+        object_name = self._object_of.get(tuple(name.lower().split()))
+        if object_name is None:
             raise ValueError(f"{name!r} is no object of the table.{did_you_mean(name, self.names)}")
-        return found
+        return object_name
 
     def _match(self, words: list[str]) -> Iterator[tuple[str, str]]:
         start = 0
@@ -100,7 +100,7 @@ class ObjectTable:
             return word
         candidates = [_IRREGULAR.get(word, word)]
         candidates += [word.removesuffix(end) + singular for end, singular in _PLURALS if word.endswith(end)]
-        return next((one for one in candidates if one in self._words), word)
+        return next((candidate for candidate in candidates if candidate in self._words), word)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "ObjectTable":
@@ -172,7 +172,7 @@ class Chair:
 
     def __init__(self, table: ObjectTable | None = None, instances: Sequence[Collection[str]] | None = None) -> None:
         self.table = coco_objects() if table is None else table
-        self.instances = None if instances is None else [{*map(self.table.object_of, one)} for one in instances]
+        self.instances = None if instances is None else [{*map(self.table.object_of, names)} for names in instances]
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> ChairResult:
         """Compute CHAIR of tokenised captions against the objects in references and annotations of their images.
@@ -184,11 +184,11 @@ class Chair:
         Raises:
             ValueError: there are annotations of a different number of images.
         """
-        known = [set[str]()] * len(predictions) if self.instances is None else self.instances
-        if len(known) != len(predictions):
-            raise ValueError(f"There are annotations of {len(known)} images and {len(predictions)} captions.")
+        instances = [set[str]()] * len(predictions) if self.instances is None else self.instances
+        if len(instances) != len(predictions):
+            raise ValueError(f"There are annotations of {len(instances)} images and {len(predictions)} captions.")
         mentions, hallucinated = [], []
-        for caption, texts, annotated in zip(predictions, references, known, strict=True):
+        for caption, texts, annotated in zip(predictions, references, instances, strict=True):
             present = annotated | {name for text in texts for _, name in self.table.find(text)}
             mentions.append([name for _, name in self.table.find(caption)])
             hallucinated.append([name for name in mentions[-1] if name not in present])
@@ -227,29 +227,33 @@ def read_instances(path: str | os.PathLike[str], images: Sequence[str]) -> list[
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        known = _of_coco(content) if "annotations" in content else {str(one): list(content[one]) for one in content}
+        names_of_image = (
+            _of_coco(content)
+            if "annotations" in content
+            else {str(image_id): list(content[image_id]) for image_id in content}
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} has no annotated objects ({type(error).__name__}: {error}): expected COCO's instances or "
             '{"image id": ["object", ...]}.'
         ) from error
-    if not any(image in known for image in images):
+    if not any(image in names_of_image for image in images):
         raise ValueError(
             f"{path} has none of the {len(images):,} images, such as {images[0]!r}; its images are called, for "
-            f"example, {next(iter(known), None)!r}."
+            f"example, {next(iter(names_of_image), None)!r}."
         )
-    return [known.get(image, []) for image in images]
+    return [names_of_image.get(image, []) for image in images]
 
 
 def _of_coco(content: Mapping[str, Any]) -> dict[str, list[str]]:
     names = {category["id"]: category["name"] for category in content["categories"]}
-    known: dict[str, list[str]] = {str(image["id"]): [] for image in content.get("images", [])}
+    names_of_image: dict[str, list[str]] = {str(image["id"]): [] for image in content.get("images", [])}
     for annotation in content["annotations"]:
-        known.setdefault(str(annotation["image_id"]), []).append(names[annotation["category_id"]])
+        names_of_image.setdefault(str(annotation["image_id"]), []).append(names[annotation["category_id"]])
     for image in content.get("images", []):
         if "file_name" in image:
-            known[image["file_name"]] = known[str(image["id"])]
-    return known
+            names_of_image[image["file_name"]] = names_of_image[str(image["id"])]
+    return names_of_image
 
 
 def score_chair(

@@ -122,16 +122,16 @@ class _Cider:
 
     def _dots(self, candidates: _Weighted, images: Integers, first_pair: Integers, n_pairs: int) -> Floats:
         """Return the `[candidate-reference pairs, orders]` sums of products of the weights of shared n-grams."""
-        known = np.flatnonzero(candidates.grams < self._size)
-        known = known[self._present[candidates.grams[known] // ORDERS]]
-        captions, grams = candidates.groups[known], candidates.grams[known]
+        shared = np.flatnonzero(candidates.grams < self._size)
+        shared = shared[self._present[candidates.grams[shared] // ORDERS]]
+        captions, grams = candidates.groups[shared], candidates.grams[shared]
         keys = images[captions] * self._size + grams
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         hits = np.flatnonzero(self._keys[at] == keys) if len(self._keys) else at
-        known, at, slots = known[hits], at[hits], ORDERS * first_pair[captions[hits]] + grams[hits] % ORDERS
+        shared, at, slots = shared[hits], at[hits], ORDERS * first_pair[captions[hits]] + grams[hits] % ORDERS
         lengths = self._lengths[at]
         theirs = np.arange(lengths.sum()) + np.repeat(self._starts[at] - np.cumsum(lengths) + lengths, lengths)
-        products = self._product(np.repeat(candidates.weights[known], lengths), self._weights[theirs])
+        products = self._product(np.repeat(candidates.weights[shared], lengths), self._weights[theirs])
         slots = np.repeat(slots, lengths) + ORDERS * self._places[theirs]
         sums = np.bincount(slots, products, minlength=n_pairs * ORDERS)
         return sums.astype(np.float64).reshape(n_pairs, ORDERS)  # `bincount` returns integers if there is no entry

@@ -68,8 +68,8 @@ def compute_caption_metrics(
         'CIDEr-D (clipped, sigma 6)'
     """
     check_pairs(predictions, references)
-    found = check_choice(metrics, tokenizer)
-    takes_frequency = {name for name, metric in found.items() if "document_frequency" in metric.resources}
+    selected = check_choice(metrics, tokenizer)
+    takes_frequency = {name for name, metric in selected.items() if "document_frequency" in metric.resources}
     if len(predictions) < 2 and document_frequency is None and takes_frequency:
         warnings.warn(
             "CIDEr of a single image is always 0, because every n-gram occurs in all documents. Score several images "
@@ -88,16 +88,16 @@ def compute_caption_metrics(
         "chair": chair,
     }
     result: dict[str, Any] = {"per_image": {}, "variants": {}, "tokenizer": tokenizer}
-    for name, metric in found.items():
+    for name, metric in selected.items():
         for score in compute_scores(name, metric, predictions, references, resources):
             result[score.name] = float(score.corpus)
             result["variants"][score.name] = score.variant
             if score.per_image is not None:
                 result["per_image"][score.name] = [float(value) for value in score.per_image]
     if takes_frequency:
-        own = f"the references of this set: {len(references)} images"
+        frequency_source = f"the references of this set: {len(references)} images"
         result["document_frequency"] = (
-            own if document_frequency is None else f"a given corpus: {document_frequency.source}"
+            frequency_source if document_frequency is None else f"a given corpus: {document_frequency.source}"
         )
     return result
 
@@ -126,9 +126,9 @@ def check_choice(metrics: Sequence[str | MetricFunction], tokenizer: str) -> dic
     Raises:
         ValueError: a name is unknown.
     """
-    found = find_metrics(metrics)
+    selected = find_metrics(metrics)
     require_tokenizer(tokenizer)
-    return found
+    return selected
 
 
 def compute_scores(
@@ -151,12 +151,12 @@ def compute_scores(
         TypeError: the function returned something else than numbers or scores.
         ValueError: it returned a different number of values than there are images, or a value that is not finite.
     """
-    given = {one: resources[one] for one in metric.resources if one in resources}
-    returned = metric.load()(predictions=predictions, references=references, **given)
+    used_resources = {name: resources[name] for name in metric.resources if name in resources}
+    returned = metric.load()(predictions=predictions, references=references, **used_resources)
     if not isinstance(returned, Iterable) or isinstance(returned, (str, Mapping)):
         raise TypeError(f"The metric {name!r} returned {returned!r}, expected one number per image.")
     values = list(returned)
-    if all(isinstance(one, Score) for one in values) and values:
+    if all(isinstance(value, Score) for value in values) and values:
         return values
     _check_values(name, values, predictions)
     return [Score(name, float(np.mean(values)), metric.about, values)]

@@ -37,7 +37,7 @@ BAD_ENDINGS = frozenset(
 
 
 def caption_health(captions: Sequence[str], training_captions: Collection[str] | None = None) -> dict[str, float]:
-    """Compute diversity and well-formedness of captions, one per image.
+    """Compute diversity and well-formedness of captions, one caption per image.
 
     Args:
         captions: tokenised captions.

@@ -42,15 +42,15 @@ class IntegerMap:
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
         slots = self._slots(keys)
-        found = self._positions[slots].astype(np.int64)
-        wrong = np.flatnonzero((found >= 0) & (self.keys[found] != keys))
+        positions = self._positions[slots].astype(np.int64)
+        wrong = np.flatnonzero((positions >= 0) & (self.keys[positions] != keys))
         slots = slots[wrong]
         while len(wrong):
             slots = (slots + 1) & self._mask
-            found[wrong] = next_found = self._positions[slots].astype(np.int64)
-            still = (next_found >= 0) & (self.keys[next_found] != keys[wrong])
+            positions[wrong] = next_positions = self._positions[slots].astype(np.int64)
+            still = (next_positions >= 0) & (self.keys[next_positions] != keys[wrong])
             wrong, slots = wrong[still], slots[still]
-        return found
+        return positions
 
 
 def distinct(values: Integers) -> Integers:
@@ -60,7 +60,7 @@ def distinct(values: Integers) -> Integers:
 
 
 def occur_in(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
-    """Return for each of `wanted` whether it is among the sorted `keys`."""
+    """Return a bool array: True for each of `wanted` that is among the sorted `keys`."""
     if not len(keys):
         return np.zeros(len(wanted), dtype=bool)
     return keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted

@@ -170,21 +170,21 @@ class _Words:
             stages.append(differs & (self.stems[theirs] == self.stems[mine]))
         if "synonym" in self.compared:
             stages.append(differs & occur_in(self.synonyms, theirs * len(self.stems) + mine))
-        found, spans = [], []
+        pairs_of_matches, spans = [], []
         for stage, matched in enumerate(stages):
             rows = np.flatnonzero(matched)
             one = np.ones(len(rows), dtype=np.int64)
-            found.append(pair[rows])
+            pairs_of_matches.append(pair[rows])
             spans.append(np.stack([stage * one, there[rows], one, here[rows], one], axis=1))
         differ = self._differ(pairs)
         rest = [(number, 3, *match) for number, some in enumerate(phrases) if differ[number] for match in some]
         of_phrases = np.array(rest, dtype=np.int64).reshape(-1, 6)
-        pair = np.concatenate([*found, of_phrases[:, 0]])
+        pair = np.concatenate([*pairs_of_matches, of_phrases[:, 0]])
         order = np.argsort(pair, kind="stable")
         return Matches(pair[order], np.concatenate([*spans, of_phrases[:, 1:]])[order])
 
     def _differ(self, pairs: Integers) -> NDArray[np.bool_]:
-        """Return for each pair whether its two captions differ."""
+        """Return True for each pair whose two captions differ."""
         return pairs[:, 0] != pairs[:, 1]
 
 
@@ -194,7 +194,7 @@ def _synonyms(words: Sequence[str], tables: MeteorTables) -> Integers:
     for number, word in enumerate(words):
         for synset in tables.synonyms.find(word):
             words_of.setdefault(synset, []).append(number)
-    pairs = {one * len(words) + other for group in words_of.values() for one in group for other in group}
+    pairs = {first * len(words) + second for group in words_of.values() for first in group for second in group}
     return np.array(sorted(pairs), dtype=np.int64)
 
 
@@ -234,7 +234,7 @@ def _scores(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def _perfect(statistics: Statistics) -> NDArray[np.bool_]:
-    """Return for each row of statistics whether all words of both captions match, in one chunk."""
+    """Return True for each row of statistics in which all words of both captions match, in one chunk."""
     return (statistics[:, 21:23] == statistics[:, 0:2]).all(axis=1) & (statistics[:, 20] == 1)
 
 

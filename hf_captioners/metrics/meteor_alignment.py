@@ -138,7 +138,7 @@ class _Search:
         paths[rows] = own
 
     def _followed(self, last: Integers) -> Matches:
-        """Return all matches of the finished paths, followed back from the last match of each."""
+        """Return all matches of the finished paths, traced back from the last match of each."""
         match, before = (np.concatenate(parts) for parts in zip(*self.taken, strict=True))
         chosen = []
         while len(last := last[last >= 0]):
@@ -149,7 +149,7 @@ class _Search:
 
 
 def _alone(pairs: Integers, starts: Integers, sizes: Integers, width: int) -> NDArray[np.bool_]:
-    """Return for each span whether it shares no word with another span of its pair."""
+    """Return True for each span that shares no word with another span of its pair."""
     first = np.cumsum(sizes) - sizes
     words = np.arange(sizes.sum()) + np.repeat(pairs * width + starts - first, sizes)
     shared = np.bincount(words)[words] > 1

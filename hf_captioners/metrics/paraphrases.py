@@ -23,7 +23,7 @@ _MAX_COMPARED = 1 << 20  # pairs of phrases per look-up
 
 
 class PhraseMatch(NamedTuple):
-    """A phrase of the reference and one of the hypothesis that are paraphrases."""
+    """Pair of paraphrases: a phrase of the reference and a phrase of the hypothesis."""
 
     reference_start: int
     reference_length: int
@@ -32,7 +32,7 @@ class PhraseMatch(NamedTuple):
 
 
 class _Phrases(NamedTuple):
-    """The phrases of captions that METEOR's paraphrase table contains, and where they are."""
+    """Phrases of captions that METEOR's paraphrase table contains, and their positions."""
 
     captions: Integers
     starts: Integers
@@ -127,7 +127,7 @@ class ParaphraseIndex:
 
 
 def _contains(keys: Integers, wanted: Integers) -> np.ndarray:
-    """Return for each of `wanted`, many of which repeat, whether it is among the keys of a large sorted file."""
+    """Return True for each of `wanted`, many of which repeat, that is among the keys of a large sorted file."""
     once = distinct(wanted)
     return occur_in(once[occur_in(keys, once)], wanted)
 
@@ -192,7 +192,7 @@ def _read(table: Path) -> tuple[list[str], Integers, tuple[Integers, Integers]]:
 
 
 def _columns(table: Path) -> "Iterator[tuple[pyarrow.Array, pyarrow.Array]]":
-    """Yield the phrases and the paraphrases of one block of the table after the other, with line ends."""
+    """Yield the phrases, then the paraphrases, of one block of the table after the other, with line ends."""
     import pyarrow
     from tqdm.auto import tqdm  # needed only when the index is built
 
@@ -215,7 +215,7 @@ def _columns(table: Path) -> "Iterator[tuple[pyarrow.Array, pyarrow.Array]]":
 
 
 def _levels(rows: Integers) -> Iterator[tuple[Integers, Integers]]:
-    """Yield the sorted keys of each level (1 to 7 words), and for each phrase its place if it ends there, else -1."""
+    """Yield the sorted keys of each level (1 to 7 words), and the key position of phrases that end there, else -1."""
     nodes = np.zeros(len(rows), dtype=np.int64)
     for level in range(_MAX_PHRASE):
         open_rows = np.flatnonzero(rows[:, level] >= 0)

@@ -103,5 +103,5 @@ def shape(text: str) -> str:
 
 
 def is_symbol(character: str) -> bool:
-    """Return whether the PTB lexer makes a character a token of its own everywhere."""
+    """Return True if the PTB lexer always makes a token of this character alone."""
     return ord(character) in _symbols()

@@ -153,8 +153,8 @@ def metric_of(score: str) -> str | None:
 
 def hub_names() -> dict[str, str]:
     """Map names of scores, such as `bleu_4`, to the names of their metrics on the Hub."""
-    known = (metric for metric in METRICS.values() if metric.hub_name is not None)
-    return {name: str(metric.hub_name) for metric in known for name in metric.titles}
+    hub_metrics = (metric for metric in METRICS.values() if metric.hub_name is not None)
+    return {name: str(metric.hub_name) for metric in hub_metrics for name in metric.titles}
 
 
 def find_metrics(metrics: Sequence[str | MetricFunction]) -> dict[str, Metric]:
@@ -173,14 +173,14 @@ def find_metrics(metrics: Sequence[str | MetricFunction]) -> dict[str, Metric]:
     """
     if isinstance(metrics, str):
         raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
-    found: dict[str, Metric] = {}
-    for one in metrics:
-        name, metric = _find(one, metrics)
+    resolved: dict[str, Metric] = {}
+    for item in metrics:
+        name, metric = _find(item, metrics)
         is_taken = name in (*METRICS, *score_titles(), *RESERVED) and METRICS.get(name) != metric
-        if is_taken or found.get(name, metric) != metric:
+        if is_taken or resolved.get(name, metric) != metric:
             raise ValueError(f"The name {name!r} of a metric of your own is taken: rename the function.")
-        found[name] = metric
-    return found
+        resolved[name] = metric
+    return resolved
 
 
 def _find(metric: str | MetricFunction, metrics: Sequence[str | MetricFunction]) -> tuple[str, Metric]:

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Return the average precision of one word: images are ranked by score, labels say which have the word.
+    """Return the average precision of one word over images, ranked by score; labels mark images with the word.
 
     Images with equal scores share the precision of the last of them, so that their order does not matter.
 
@@ -15,10 +15,10 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
         labels: `[N]` bool, at least one True.
     """
     order = np.argsort(-scores, kind="stable")
-    ranked, found = scores[order], labels[order]
+    ranked, has_word = scores[order], labels[order]
     last = np.searchsorted(-ranked, -ranked, side="right")  # ranks of the last image with the same score, from 1
-    precision = np.cumsum(found)[last - 1] / last
-    return float(precision[found].mean())
+    precision = np.cumsum(has_word)[last - 1] / last
+    return float(precision[has_word].mean())
 
 
 def mean_average_precision(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -39,7 +39,7 @@ CATEGORIES = ("All", *_ELEMENTS, *_ATTRIBUTE_LISTS)
 
 
 class Concept:
-    """An object, attribute or relation: its phrases and their synset numbers."""
+    """Object, attribute or relation of a scene graph: its phrases and their synset numbers."""
 
     def __init__(self, phrase: str, find_synonyms: FindSynonyms) -> None:
         self.words = {phrase: None}  # a dictionary is an ordered set
@@ -49,7 +49,7 @@ class Concept:
         return "/".join(self.words)
 
     def equals(self, other: "Concept") -> bool:
-        """Return whether phrases and synset numbers are equal."""
+        """Return True if phrases and synset numbers are equal."""
         return self.words.keys() == other.words.keys() and self.numbers == other.numbers
 
     def similarity(self, other: "Concept") -> float:
@@ -60,7 +60,7 @@ class Concept:
         return common / len(self.numbers | other.numbers) if common else 0.0
 
     def absorb(self, other: "Concept") -> None:
-        """Add the phrases and synset numbers of a second concept."""
+        """Merge the phrases and synset numbers of a second concept into this one."""
         self.words |= other.words
         self.numbers |= other.numbers
 
@@ -72,7 +72,7 @@ class _Relation(NamedTuple):
 
 
 class SceneGraph:
-    """Objects, their attributes and the relations between them. Synonyms are merged as they are added.
+    """Scene graph: objects, their attributes and relations between them. Synonyms are merged as they are added.
 
     Merging is greedy in the order of the tuples. Of several equally similar objects the first one is used; the
     original program selects one at random.
@@ -134,7 +134,7 @@ class SceneGraph:
             self._relations.append(_Relation(subject, relation, other))
 
     def _absorbed(self, new: Concept, existing: Sequence[Concept]) -> bool:
-        """Merge a concept into an equal or synonymous one of `existing`; return whether there was any."""
+        """Merge a concept into an equal or synonymous one of `existing`; return True if there was any."""
         if any(new.equals(old) for old in existing):
             return True
         for old in existing:

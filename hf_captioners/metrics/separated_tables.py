@@ -23,7 +23,7 @@ HEADER_ADVICE = "Add a first line with the names of the columns, such as file_na
 
 @dataclass(frozen=True)
 class Dialect:
-    """Form of a table.
+    """Form of a table: separator, quoting, header and columns.
 
     Attributes:
         separator: between fields.
@@ -86,7 +86,7 @@ def separated_rows(
 
 
 def require_names(names: Sequence[str], path: Path, number: int) -> list[str]:
-    """Return the names of columns.
+    """Return the column names as a list; raise an error if two columns have the same name.
 
     Raises:
         ValueError: two columns have one name.
@@ -102,7 +102,7 @@ def named_fields(header: Sequence[str], fields: Sequence[Any]) -> dict[str, Any]
 
 
 def find_dialect(path: Path, lines: Sequence[str]) -> Dialect:
-    """Return the form of a table.
+    """Detect the form of a table: separator, header and columns.
 
     Args:
         path: the table; `.tsv` has tabs unless its first lines show another separator, others commas.
@@ -129,14 +129,14 @@ def find_dialect(path: Path, lines: Sequence[str]) -> Dialect:
 
 
 def has_separated_header(line: str) -> bool:
-    """Return whether a line has usual names of columns between tabs or semicolons."""
+    """Return True if a line has usual column names between tabs or semicolons."""
     return any(is_usual_header(line.rstrip("\r\n").split(separator)) for separator in ("\t", ";"))
 
 
 def _likely_separator(lines: Sequence[str], preferred: str) -> str:
-    """Return the separator that gives a usual header, or else rows of one width; the preferred one of equals."""
+    """Return the separator that gives a usual header, or else rows of equal width."""
     best, best_rank = preferred, (False, 0.0, 0)
-    for separator in (preferred, *(one for one in SEPARATORS if one != preferred)):
+    for separator in (preferred, *(candidate for candidate in SEPARATORS if candidate != preferred)):
         rows = _sample(lines, separator, True)
         if not rows or len(rows[0]) < 2:
             continue
@@ -155,7 +155,7 @@ def _quoting(is_quoted: bool) -> Literal[0, 3]:
 
 
 def _sample(lines: Sequence[str], separator: str, is_quoted: bool) -> list[list[str]]:
-    """Return the rows of first lines; the last one may be a part of a row."""
+    """Return the first rows of a table; the last one may be cut."""
     rows: list[list[str]] = []
     try:
         for row in csv.reader(iter(lines), delimiter=separator, quoting=_quoting(is_quoted)):
@@ -166,7 +166,7 @@ def _sample(lines: Sequence[str], separator: str, is_quoted: bool) -> list[list[
 
 
 class _Lines:
-    """Iterator over numbered lines that can give back the lines of a malformed row after its first line."""
+    """Iterator over numbered lines that can put back the lines of a malformed row after its first line."""
 
     def __init__(self, source: Iterator[tuple[int, str]]) -> None:
         self.source = source
@@ -181,12 +181,12 @@ class _Lines:
         return self.taken[-1][1]
 
     def peek(self, count: int) -> list[str]:
-        """Return the first lines, which stay the next ones."""
+        """Return the next lines without consuming them."""
         self.returned.extend(islice(self.source, count))
         return [line for _, line in self.returned]
 
     def drop(self, count: int) -> None:
-        """Pass over the next lines."""
+        """Skip the next lines."""
         for _ in range(count):
             self.returned.popleft()
 

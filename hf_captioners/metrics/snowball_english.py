@@ -98,7 +98,7 @@ def stem(word: str) -> str:
 
 
 def _regions(word: str) -> tuple[int, int]:
-    """Return the starts of R1 and R2: after the first consonant that follows a vowel, and again from there."""
+    """Return the starts of the regions R1 and R2 of a word: after the first consonant that follows a vowel, twice."""
     special = _SPECIAL_REGION.match(word) or _REGION.search(word)
     r1 = special.end() if special else len(word)
     second = _REGION.search(word, r1)

@@ -65,12 +65,12 @@ def score_scenes(
         >>> result.per_image.round(4).tolist()
         [0.6667]
     """
-    known: dict[str, Sequence[SceneTuple]] = {}
+    tuples_of: dict[str, Sequence[SceneTuple]] = {}
     for caption in [*predictions, *(caption for captions in references for caption in captions)]:
-        if caption not in known:
-            known[caption] = parse(caption)
+        if caption not in tuples_of:
+            tuples_of[caption] = parse(caption)
     details = [
-        compare(known[prediction], [known[caption] for caption in captions], find_synonyms, merge_synonyms)
+        compare(tuples_of[prediction], [tuples_of[caption] for caption in captions], find_synonyms, merge_synonyms)
         for prediction, captions in zip(predictions, references, strict=True)
     ]
     return _summarize(details)

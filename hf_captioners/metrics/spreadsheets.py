@@ -75,7 +75,7 @@ def _damaged(path: Path, error: Exception) -> ValueError:
 
 
 def _first_sheet(path: Path, report: RowReport, book: Any) -> tuple[Sequence[list[Any]], Iterator[list[Any]]]:
-    """Return the first rows of the first sheet that has values, and its other rows."""
+    """Return the first sheet with values: its first rows, and an iterator of the others."""
     for sheet in book.worksheets:
         rows = _rows(path, sheet)
         first = list(islice(rows, FIRST_ROWS))
@@ -87,7 +87,7 @@ def _first_sheet(path: Path, report: RowReport, book: Any) -> tuple[Sequence[lis
 
 
 def _rows(path: Path, sheet: Any) -> Iterator[list[Any]]:
-    """Yield the values of each row, without the empty cells at its end."""
+    """Yield the values of each row of a sheet, without empty cells at its end."""
     try:
         for cells in sheet.iter_rows(values_only=True, max_col=MAX_COLUMNS):
             row = [_value(cell) for cell in cells]
@@ -111,10 +111,10 @@ def _rows_of_sheet(
     header: list[str] = []
     if any(map(is_image_field, texts[0])):
         width = max(map(len, texts))
-        found = header_of_rows([[*row, *[""] * (width - len(row))] for row in texts])
-        if found is None:
+        names = header_of_rows([[*row, *[""] * (width - len(row))] for row in texts])
+        if names is None:
             raise ValueError(f"{path} has no header, and its columns cannot be told apart. {HEADER_ADVICE}")
-        header = found
+        header = names
         named = ", ".join(f"{place} as {name}" for place, name in enumerate(header, 1))
         report.remark(path, f"it has no header; its columns were read so: {named}. {HEADER_ADVICE}")
     for number, row in enumerate(chain(first, others), 1):

@@ -51,7 +51,7 @@ class CaptionSupport(NamedTuple):
 
 
 def is_content_word(token: str) -> bool:
-    """Return whether a token of a tokenised caption is a content word: letters only, and no function word.
+    """Return True if a token of a tokenised caption is a content word: letters only, and no function word.
 
     Examples:
         >>> from hf_captioners.metrics.support import is_content_word
@@ -62,7 +62,7 @@ def is_content_word(token: str) -> bool:
 
 
 class Vocabulary:
-    """Stems and synonyms of the words in the references of an image, to test words of a caption against.
+    """Stems and synonyms of the words in an image's references, against which words of a caption are tested.
 
     Args:
         references: tokenised references.
@@ -81,7 +81,7 @@ class Vocabulary:
         )
 
     def supports(self, word: str) -> bool:
-        """Return whether the references have a word with the same stem as this word, or a synonym of it."""
+        """Return True if the references have a word with the same stem as this word, or a synonym of it."""
         if stem(word) in self.stems:
             return True
         return self.synonyms is not None and not self.synsets.isdisjoint(self.synonyms.find(word))
@@ -100,9 +100,9 @@ def caption_support(caption: str, references: Collection[str], synonyms: Synonym
         >>> caption_support("two dogs running on sand", ["a dog runs", "dogs on a beach"])
         CaptionSupport(words=['two', 'dogs', 'running', 'sand'], supported=[False, True, True, False])
     """
-    known = Vocabulary(references, synonyms)
+    vocabulary = Vocabulary(references, synonyms)
     words = [token for token in caption.split() if is_content_word(token)]
-    return CaptionSupport(words, [known.supports(word) for word in words])
+    return CaptionSupport(words, [vocabulary.supports(word) for word in words])
 
 
 def people_support(references: Sequence[str], synonyms: Synonyms | None = None) -> list[float]:
@@ -130,10 +130,10 @@ def require_english(captions: Sequence[str]) -> None:
         ValueError: fewer of the words are English function words.
     """
     words = [token for text in captions for token in text.split() if token.isalpha()]
-    known = sum(word in FUNCTION_WORDS for word in words)
-    if len(words) >= MIN_JUDGED_WORDS and known < MIN_ENGLISH_SHARE * len(words):
+    english = sum(word in FUNCTION_WORDS for word in words)
+    if len(words) >= MIN_JUDGED_WORDS and english < MIN_ENGLISH_SHARE * len(words):
         raise ValueError(
-            f"`support` is for English, and {known:,} of the {len(words):,} words of the references are English "
+            f"`support` is for English, and {english:,} of the {len(words):,} words of the references are English "
             "articles, prepositions, pronouns, auxiliaries or conjunctions, expected a tenth at least. Leave "
             "`support` out of `metrics`."
         )
@@ -190,7 +190,7 @@ def _scores(
 
 
 def _mean(shares: np.ndarray) -> float:
-    """Return the mean of the shares that are not NaN; NaN if all are."""
+    """Average the shares that are not NaN; NaN if all are."""
     numbers = shares[~np.isnan(shares)]
     return float(numbers.mean()) if len(numbers) else math.nan
 

@@ -18,7 +18,7 @@ NUMBERED = re.compile(r"(?P<name>\D+?)[ _-]?\d+")
 
 
 def is_image_field(text: str) -> bool:
-    """Return whether a field of a table ends as names of image files do."""
+    """Return True if a table field ends like the name of an image file."""
     return IMAGE_NAME.fullmatch(text.strip()) is not None
 
 
@@ -36,9 +36,9 @@ def file_column(columns: tuple[str, ...]) -> str | None:
 @lru_cache(1024)
 def caption_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns of captions, by the usual names: one, or numbered ones such as `caption_1`, `caption_2`."""
-    found = _first(columns, CAPTION_COLUMNS)
-    if found is not None:
-        return (found,)
+    column = _first(columns, CAPTION_COLUMNS)
+    if column is not None:
+        return (column,)
     numbered = [(name, NUMBERED.fullmatch(plain_name(name))) for name in columns]
     for usual in CAPTION_COLUMNS:
         names = [name for name, match in numbered if match and match["name"] == usual]
@@ -65,7 +65,7 @@ def _first(columns: Sequence[str], usual: Iterable[str]) -> str | None:
 
 
 def is_usual_header(fields: Sequence[str]) -> bool:
-    """Return whether the fields of a row are names of columns, with usual ones for images and captions."""
+    """Return True if a row's fields are column names, with usual ones for images and captions."""
     columns = tuple(field.strip() for field in fields)
     return file_column(columns) is not None and bool(caption_columns(columns))
 

@@ -1,4 +1,4 @@
-"""Encodings of text files: by the byte order mark, UTF-8, or a trial of what spreadsheets and editors write."""
+"""Encodings of text files: by the byte order mark, as UTF-8, or guessed among those of spreadsheets and editors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def encoding_of_mark(start: bytes) -> tuple[str, int] | None:
 
 
 def encoding_without_mark(start: bytes) -> str | None:
-    """Return UTF-16 where each second byte of the beginning is 0, as in English text; None otherwise."""
+    """Return UTF-16 if every second byte of the beginning is 0, as in English text; None otherwise."""
     if len(start) < 2 * NULLS_BY_WIDTH or 0 not in start:
         return None
     pair = start[: 2 * NULLS_BY_WIDTH]
@@ -45,7 +45,7 @@ def encoding_without_mark(start: bytes) -> str | None:
 
 
 def is_wide(encoding: str) -> bool:
-    """Return whether an encoding has several bytes for the end of a line."""
+    """Return True if an encoding has several bytes for the end of a line."""
     return len("\n".encode(encoding)) > 1
 
 
@@ -61,16 +61,16 @@ def require_encoding(name: str) -> str:
     except (LookupError, ValueError):
         text = False
     if not text:
-        known = did_you_mean(str(name), sorted({*aliases, *aliases.values()}))
+        hint = did_you_mean(str(name), sorted({*aliases, *aliases.values()}))
         raise ValueError(
             f"`encoding` is {name!r}, expected one of Python's encodings, such as utf-8, cp1252 (Western Europe), "
-            f"cp1250, cp1251 (Cyrillic), gb18030 (Chinese) or shift_jis.{known}"
+            f"cp1250, cp1251 (Cyrillic), gb18030 (Chinese) or shift_jis.{hint}"
         )
     return info.name
 
 
 def decoded(content: bytes) -> tuple[str, str | None]:
-    """Return the text of a whole file, and its encoding if it was guessed.
+    """Decode a whole file; return its text, and the encoding if it was guessed.
 
     Raises:
         UnicodeDecodeError: it is not in the encoding of its mark, nor UTF-8, and a trial finds no other.
@@ -86,14 +86,14 @@ def decoded(content: bytes) -> tuple[str, str | None]:
 
 
 def sample_beyond_ascii(text: str) -> str:
-    """Return some words of a text around its first letter beyond ASCII, to show what a guess made of it."""
+    """Return some words of a text around its first non-ASCII letter, to show the result of a guessed encoding."""
     text = " ".join(text.split())
     place = next((place for place, letter in enumerate(text) if not letter.isascii()), 0)
     return text[max(0, place - 30) : place + 30]
 
 
 def guessed_encoding(lines: Iterable[bytes]) -> str | None:
-    """Return the encoding of a text that is not UTF-8 as a whole, by a trial.
+    """Guess the encoding of text that is not UTF-8, by trying common ones.
 
     Args:
         lines: all lines of the text.

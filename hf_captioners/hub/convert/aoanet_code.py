@@ -32,7 +32,7 @@ RENAMES = (
 
 
 def generation_settings(options: Mapping[str, Any], released: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the program's settings of `generate()`; it never generates its last word, `UNK`."""
+    """Return the `generate()` settings of AoANet's code, which never generates its last word, `UNK`."""
     return {
         "num_beams": 2,
         "max_new_tokens": int(options["max_length"]),
