@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 LENGTH = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
 CAPTIONS = ("a dog", "two children play with the red ball", "a man near water", "green grass", "a blue ball", "a man")
 STEPS, KILLED_AT = 4, 2
-TRAIN = ["--use_cpu", "--recipe", "none", "--max_steps", str(STEPS), "--logging_steps", "1", "--learning_rate", "1e-2"]
+TRAIN = ["--use_cpu", "--validation_share", "0.34", "--recipe", "none"]
+TRAIN += ["--max_steps", str(STEPS), "--logging_steps", "1", "--learning_rate", "1e-2"]
 TRAIN += ["--per_device_train_batch_size", "2", "--eval_strategy", "no", "--load_best_model_at_end", "false"]
 TRAIN += ["--save_strategy", "steps", "--save_steps", str(KILLED_AT), "--generation_max_new_tokens", "8"]
 REWARDS = ["--scst", "--num_samples", "2", "--reward_funcs", "self_retrieval"]  # differs for every two captions

@@ -411,10 +411,10 @@ def other_models_step(figures: dict) -> list[str]:
     return [
         "## A training step of a captioner of transformers",
         "",
-        f"`CaptioningTrainer` and the Trainer of transformers train a LLaVA of {figures['parameters']:,} random weights "
-        f"on the same batches of {figures['batch_size']} pairs ({figures['tokens']:,} tokens in the first one), in turn. "
-        "The batches of the latter are in memory before it starts. CPU seconds of one thread, medians of "
-        f"{len(figures['ratios'])} rounds:",
+        "`CaptioningTrainer` and the Trainer of transformers train a LLaVA of "
+        f"{figures['parameters']:,} random weights on the same batches of {figures['batch_size']} pairs "
+        f"({figures['tokens']:,} tokens in the first one), in turn. The batches of the latter are in memory before it "
+        f"starts. CPU seconds of one thread, medians of {len(figures['ratios'])} rounds:",
         "",
         *columns("`CaptioningTrainer`", "Trainer of transformers", "ratio", "ratios of the rounds"),
         f"| {figures['trainer_seconds']:.3f} | {figures['plain_seconds']:.3f} | **{figures['ratio']:.2f}** | "
