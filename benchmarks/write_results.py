@@ -532,7 +532,7 @@ def other_models_learning(figures: dict) -> list[str]:
         "",
         "A LLaVA with a chat template and a Florence-2 without one, from random weights, on drawn scenes: "
         "cross-entropy in batches of 32 pairs, then rewards (CIDEr-D, 10 images with 5 captions each). CIDEr-D of "
-        "greedy captions of 200 other scenes; the shuffled control scores the same captions against the references of "
+        "greedy captions of 500 other scenes; the shuffled control scores the same captions against the references of "
         "the next scene. The gain of the rewards has the 95 % interval of the paired bootstrap.",
         "",
         *columns(
