@@ -102,22 +102,22 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--images", type=int, default=4000, help="training images")
     parser.add_argument("--steps", type=int, default=1500, help="of cross-entropy, batches of 32")
-    parser.add_argument("--reward_steps", type=int, default=200, help="batches of 10 images, 5 captions each")
-    parser.add_argument("--reward_rate", type=float, default=2e-5)
+    parser.add_argument("--reward_steps", type=int, default=400, help="batches of 10 images, 5 captions each")
+    parser.add_argument("--reward_rate", type=float, default=5e-5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    counts = {"train": args.images, "validation": 200}
+    counts = {"train": args.images, "validation": 500}
     images = load_captions("scenes", num_images=counts, image_size=64)
-    earlier = Path(args.output or "")
-    kept = json.loads(earlier.read_text(encoding="utf-8"))["rows"] if args.output and earlier.is_file() else []
-    kept = [row for row in kept if row["model_type"] not in args.models]
     for name in args.models:
         with tempfile.TemporaryDirectory() as folder:
-            kept.append(learn(name, images, args, Path(folder)))
+            row = learn(name, images, args, Path(folder))
         if args.output:
-            write_results(args.output, {"rows": kept}, records_of(args.output))
+            path = Path(args.output)
+            kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+            rows = [*(one for one in kept if one["model_type"] != name), row]
+            write_results(path, {"rows": rows}, records_of(path))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training columns of the matrix of `other_models_matrix.py`: train, adapter, reward, resume, push and load."""
+"""Training cells of `other_models_matrix.py`: train, adapt, reward, resume after a kill, push and load."""
 
 from __future__ import annotations
 
@@ -33,22 +33,18 @@ if TYPE_CHECKING:
 LENGTH = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
 CAPTIONS = ("a dog", "two children play with the red ball", "a man near water", "green grass", "a blue ball", "a man")
 STEPS, KILLED_AT = 4, 2
-TRAIN = [
-    "--use_cpu",
-    "--recipe",
-    "none",
-    "--validation_share",
-    "0.34",
-    "--max_steps",
-    str(STEPS),
-    "--logging_steps",
-    "1",
-]
-TRAIN += ["--per_device_train_batch_size", "2", "--eval_strategy", "steps", "--eval_steps", str(KILLED_AT)]
+TRAIN = ["--use_cpu", "--validation_share", "0.34", "--recipe", "none"]
+TRAIN += ["--max_steps", str(STEPS), "--logging_steps", "1", "--learning_rate", "1e-2"]
+TRAIN += ["--per_device_train_batch_size", "2", "--eval_strategy", "no", "--load_best_model_at_end", "false"]
 TRAIN += ["--save_strategy", "steps", "--save_steps", str(KILLED_AT), "--generation_max_new_tokens", "8"]
-TRAIN += ["--generation_num_beams", "1", "--learning_rate", "1e-2", "--load_best_model_at_end", "false"]
-REWARDS = ["--scst", "--num_samples", "2", "--reward_funcs", "rouge_l"]
+REWARDS = ["--scst", "--num_samples", "2", "--reward_funcs", "self_retrieval"]  # differs for every two captions
 ADAPTER = ["--use_peft", "--lora_r", "4"]
+TO_HUB = """
+import json, sys
+from hf_captioners.cli import main
+pushes = json.loads(sys.argv[1]).items()
+sys.exit(max(main(["push", directory, name, *options]) for name, (directory, *options) in pushes))
+"""
 FROM_HUB = """
 import json, sys
 from hf_captioners.captioning import CaptionBatches
@@ -63,7 +59,7 @@ print("FOUND" + json.dumps(found))
 
 
 def typed(*arguments: str) -> None:
-    """Run a command as typed; raise its error."""
+    """Run a command, and raise its error."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         status = run_command(list(arguments))
@@ -72,7 +68,7 @@ def typed(*arguments: str) -> None:
 
 
 def training_folder(family: Family) -> Path:
-    """Write a data folder of captioned photographs, to be split by `--validation_share`."""
+    """Return a folder of the photographs with captions."""
     folder = family.images.parent / "training_images"
     if not folder.is_dir():
         folder.mkdir()
@@ -85,25 +81,25 @@ def training_folder(family: Family) -> Path:
 
 
 def command_for(family: Family, name: str, *options: str) -> tuple[list[str], Path]:
-    """Return the training command of a cell, and its output folder."""
+    """Return the command of a training, and its output folder."""
     output = family.images.parent / name
     command = ["train", "--model", family.model, "--train_dir", str(training_folder(family))]
     return [*command, "--output_dir", str(output), *TRAIN, *options], output
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Load the weights of a saved captioner or adapter."""
+    """Return the weights of a saved captioner or adapter."""
     return {name: one for file in sorted(folder.glob("*.safetensors")) for name, one in load_file(file).items()}
 
 
 def captions_of(model: str, family: Family) -> dict[str, str]:
-    """Caption the photographs with this library."""
+    """Return the captions of the photographs by this library."""
     caption = CaptionBatches(load_pipeline(model, "cpu"), **LENGTH)
     return {path.name: caption({"image": [str(path)]})["caption"][0] for path in family.photographs}
 
 
 def trained(family: Family, name: str, *options: str) -> str:
-    """Test training: compare the trained model's captions with those of transformers for the saved files."""
+    """Train, and compare captions of the result with those of transformers for the saved files."""
     command, output = command_for(family, name, *options)
     typed(*command)
     weights = weights_of(output)
@@ -129,7 +125,7 @@ def run_killed(command: list[str]) -> None:
 
 
 def resumed(family: Family, name: str, *options: str) -> str:
-    """Test resuming: kill a training, resume it, and compare its weights with those of an uninterrupted one."""
+    """Kill a training, resume it, and compare its weights with those of the run of `trained`."""
     command, output = command_for(family, f"{name}_killed", *options)
     child = multiprocessing.get_context("spawn").Process(target=run_killed, args=(command,))
     child.start()
@@ -143,7 +139,7 @@ def resumed(family: Family, name: str, *options: str) -> str:
 
 
 def pushed(family: Family) -> str:
-    """Test pushing: push captioner and merged adapter to a Hub, and caption with both in a new process."""
+    """Push the trained captioner, and the merged adapter, to a Hub, and caption with both in a new process."""
     folder = family.images.parent
     with LoopbackHub() as hub:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **hub.environment(folder / "home"), "HF_HUB_OFFLINE": "0"}
@@ -151,8 +147,7 @@ def pushed(family: Family) -> str:
             "tester/whole": [str(folder / "whole")],
             "tester/merged": [str(folder / "adapter"), "--merge_adapter"],
         }
-        for name, (directory, *options) in names.items():
-            run_process(["-m", "hf_captioners.cli", "push", directory, name, *options], environment)
+        run_process(["-c", TO_HUB, json.dumps(names)], environment)
         given = json.dumps([[str(path) for path in family.photographs], LENGTH, *names])
         output = run_process(["-c", FROM_HUB, given], environment)
         found = json.loads(output.rpartition("FOUND")[2])
@@ -164,7 +159,7 @@ def pushed(family: Family) -> str:
 
 
 def run_process(arguments: list[str], environment: dict[str, str]) -> str:
-    """Run Python; return its output."""
+    """Run Python, and return its output."""
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])

@@ -425,3 +425,20 @@ def other_models(figures: dict) -> list[str]:
         "Command: `python benchmarks/other_models.py --images PHOTOGRAPHS`.",
         "",
     ]
+
+
+def other_models_step(figures: dict) -> list[str]:
+    """Return the section on a training step of a captioner of transformers."""
+    return [
+        "## A training step of a captioner of transformers",
+        "",
+        "`CaptioningTrainer` and the Trainer of transformers train a LLaVA of "
+        f"{figures['parameters']:,} random weights on the same batches of {figures['batch_size']} pairs "
+        f"({figures['tokens']:,} tokens in the first one), in turn. The batches of the latter are in memory before it "
+        f"starts. CPU seconds of one thread, medians of {len(figures['ratios'])} rounds:",
+        "",
+        *columns("`CaptioningTrainer`", "Trainer of transformers", "ratio", "ratios of the rounds"),
+        f"| {figures['trainer_seconds']:.3f} | {figures['plain_seconds']:.3f} | **{figures['ratio']:.2f}** | "
+        f"{min(figures['ratios']):.2f} to {max(figures['ratios']):.2f} |",
+        "",
+    ]

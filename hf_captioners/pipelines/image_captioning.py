@@ -129,7 +129,8 @@ class ImageCaptioningPipeline(Pipeline):
         if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
         if self.instructed is not None and self.instructed.takes_instruction:
-            self._default_generation_config = GenerationConfig(max_new_tokens=MAX_INSTRUCTED_TOKENS)
+            tokens = self.instructed.tokens_left(MAX_INSTRUCTED_TOKENS)
+            self._default_generation_config = GenerationConfig(max_new_tokens=tokens)
         super().__init__(
             model=model, processor=processor, tokenizer=tokenizer, image_processor=image_processor, **kwargs
         )

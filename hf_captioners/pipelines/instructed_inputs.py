@@ -144,6 +144,7 @@ class InstructedInputs:
         self.thinking = thinking_marks(self.template or "", type(model).__name__)
         self.renders_lists = self.template is None or self._renders_lists()
         config = generating_part(model).generation_config
+        self.positions = getattr(generating_part(model).config.get_text_config(), "max_position_embeddings", None)
         start = (config.decoder_start_token_id, getattr(config, "forced_bos_token_id", None))
         self.decoder_start = [token for token in start if token is not None]
         ids = [getattr(model.config, name, None) for name in PLACEHOLDERS]
@@ -155,6 +156,10 @@ class InstructedInputs:
     def default_instruction(self) -> str:
         """Instruction for requests without one."""
         return DEFAULT_INSTRUCTION if self.form is None else self.form.instruction
+
+    def tokens_left(self, tokens: int) -> int:
+        """Return a number of new tokens: at most half of the positions that a decoder shares with its prompt."""
+        return tokens if self.is_encoder_decoder or not self.positions else min(tokens, self.positions // 2)
 
     @property
     def marks(self) -> frozenset[str]:

@@ -3,10 +3,13 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from transformers import BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from hf_captioners.loading import (
@@ -39,9 +42,12 @@ class AdapterArguments:
         lora_modules_to_save: names of modules that are trained whole and saved with the adapter.
         use_rslora: scale by `lora_alpha / sqrt(lora_r)` (Kalajdzievski, 2023).
         use_dora: learn the size of each column of a weight apart from its direction (Liu et al., 2024).
+        load_in_4bit: hold the weights of the captioner in 4 bits while the adapter is trained (QLoRA, Dettmers et al.,
+            2023). Needs bitsandbytes and a GPU.
 
     Raises:
-        ValueError: a value is outside its range, or set without `use_peft`.
+        ValueError: a value is outside its range, or set without `use_peft`; or there is no GPU for 4 bits.
+        ImportError: `load_in_4bit`, and bitsandbytes is not installed.
     """
 
     use_peft: bool = field(
@@ -62,6 +68,9 @@ class AdapterArguments:
     )
     use_rslora: bool = field(default=False, metadata={"help": "LoRA: scale by lora_alpha / sqrt(lora_r)."})
     use_dora: bool = field(default=False, metadata={"help": "LoRA: learn size and direction apart (DoRA)."})
+    load_in_4bit: bool = field(
+        default=False, metadata={"help": "LoRA: hold the captioner's own weights in 4 bits (bitsandbytes, a GPU)."}
+    )
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -73,6 +82,20 @@ class AdapterArguments:
             raise ValueError(f"`lora_dropout` is {self.lora_dropout}, expected a number in [0, 1).")
         if not self.use_peft and (names := self.set_adapter_arguments()):
             raise ValueError(f"`{names[0]}` is an argument of LoRA: pass `use_peft` too, or leave it out.")
+        if self.load_in_4bit:
+            if find_spec("bitsandbytes") is None:
+                raise ImportError("`load_in_4bit` needs bitsandbytes: pip install bitsandbytes")
+            if not torch.cuda.is_available():
+                raise ValueError("`load_in_4bit` needs a GPU, and torch sees none here: leave it out.")
+
+    def loading_options(self) -> dict[str, Any]:
+        """Return the arguments of `from_pretrained` of the captioner that is adapted."""
+        if not self.load_in_4bit:
+            return {}
+        kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+        return {
+            "quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16, **kind)
+        }
 
     def set_adapter_arguments(self) -> list[str]:
         """Return the names of the arguments of adapters, without `use_peft`, that differ from their defaults."""
@@ -118,6 +141,8 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
     )
     if Path(model.name_or_path).is_dir():  # the adapter is found from everywhere
         model.name_or_path = os.path.abspath(model.name_or_path)
+    if arguments.load_in_4bit:  # norms and the output layer in float32
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     with reading(model.name_or_path), quiet_peft():
         return peft.get_peft_model(model, config).eval()
 

@@ -308,7 +308,7 @@ def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
             )
         return continue_adapter(source, settings)
     options = {"config": changed_config(source, changes)} if changes else {}
-    model, processor = load_captioner(source, **options)
+    model, processor = load_captioner(source, **options, **start.loading_options())
     if start.use_peft:
         return add_adapter(model, start), processor
     # Steps of a whole model are lost in the precision of halves, in which many checkpoints are saved.

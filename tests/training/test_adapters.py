@@ -11,8 +11,8 @@ import torch
 from transformers import BlipImageProcessor
 
 from hf_captioners.loading import ImageTextProcessor, load_captioner, merge_adapter
-from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
-from hf_captioners.training.adapters import describe_adapter
+from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments, adapters
+from hf_captioners.training.adapters import AdapterArguments, describe_adapter
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 from .scst_settings import log_of, scst_trainer, share_of_o
@@ -253,3 +253,19 @@ def test_a_base_that_is_gone_or_another(save_base, make_adapted, tmp_path):
         load_captioner(adapter)
     with pytest.raises(ValueError, match="is no adapter"):
         merge_adapter(save_base())
+
+
+def test_4_bits_need_bitsandbytes_and_a_gpu(monkeypatch):
+    """The refusal has one line, before anything is read."""
+    with pytest.raises(ValueError, match="`load_in_4bit` is an argument of LoRA: pass `use_peft` too"):
+        AdapterArguments(load_in_4bit=True)
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="`load_in_4bit` needs bitsandbytes: pip install bitsandbytes"):
+        AdapterArguments(use_peft=True, load_in_4bit=True)
+    monkeypatch.setattr(adapters, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="`load_in_4bit` needs a GPU, and torch sees none here"):
+        AdapterArguments(use_peft=True, load_in_4bit=True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = AdapterArguments(use_peft=True, load_in_4bit=True).loading_options()["quantization_config"]
+    assert config.load_in_4bit and config.bnb_4bit_quant_type == "nf4"

@@ -143,6 +143,25 @@ def test_samples_are_drawn_from_the_scored_distribution(model_type, rewarded, im
 
 
 @EVERY
+def test_beams_have_the_scores_of_their_search(model_type, rewarded, images, monkeypatch):
+    trainer = rewarded(model_type, sampling="beams")
+    batch, kept = inputs_of(trainer, images), []
+    generate = type(trainer.model).generate
+
+    def keep(self, *arguments, **options):
+        output = generate(self, *arguments, **options, return_dict_in_generate=True, output_scores=True)
+        kept.append(output.sequences_scores)
+        return output.sequences
+
+    monkeypatch.setattr(type(trainer.model), "generate", keep)
+    samples = trainer.sampling.beams(batch, nullcontext(), NUMBER, False)
+    # A search does not divide the probabilities by the share of the tokens that it leaves out.
+    monkeypatch.setattr(type(trainer.sampling), "suppressed", [])
+    scores, _ = trainer.sampling.scores(trainer.model, batch, samples)
+    torch.testing.assert_close(scores.logprobs.sum(1), kept[0], atol=1e-4, rtol=1e-4)
+
+
+@EVERY
 def test_greedy_tokens_are_the_most_probable(model_type, rewarded, images):
     trainer = rewarded(model_type)
     batch = inputs_of(trainer, images)
