@@ -83,11 +83,11 @@ def read_image(
         return over_white(image_from_array(source))
     if isinstance(source, PIL.Image.Image):
         name = _name_of(source)
-        with _named_faults(name):
+        with named_faults(name):
             _require_known_format(source)
             return _upright_rgb(source)
     content, name = _locate(source, timeout, max_bytes)
-    with _named_faults(name), open_image(content) as image:
+    with named_faults(name), open_image(content) as image:
         if least_side is not None:
             image.draft(None, (least_side, least_side))
         return _upright_rgb(image)
@@ -103,7 +103,7 @@ def check_image(source: Any) -> None:
         FileNotFoundError, ValueError, TypeError: as `read_image`.
     """
     content, name = _locate(source, None, None)
-    with _named_faults(name), open_image(content) as image:
+    with named_faults(name), open_image(content) as image:
         # Every byte is still read, so a truncated file is found.
         image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
         _upright_rgb(image)
@@ -119,7 +119,7 @@ def _upright_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 @contextmanager
-def _named_faults(name: str) -> Iterator[None]:
+def named_faults(name: str) -> Iterator[None]:
     """Context that turns every error of reading an image into a `ValueError` with the image's name."""
     try:
         yield

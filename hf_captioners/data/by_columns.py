@@ -30,9 +30,12 @@ from datasets import (
     concatenate_datasets,
     load_dataset,
 )
+from datasets.utils.file_utils import is_local_path
 
+from .image_feature import with_allowed_formats
+from .images import why_undecodable
 from .reader import CaptionDatasets, HubDatasetReader
-from .report import DataReport, ProblemKind
+from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, SPLIT
 
 
@@ -82,9 +85,21 @@ class ByColumns(HubDatasetReader):
                 cache_dir=None if cache_dir is None else str(cache_dir),
             )
         if isinstance(loaded, (Dataset, IterableDataset)):
-            return self._to_schema(loaded, str(split), strict, report)
-        renamed = {name: self._to_schema(part, name, strict, report) for name, part in loaded.items()}
+            return self._of_split(loaded, str(split), strict, report)
+        renamed = {name: self._of_split(part, name, strict, report) for name, part in loaded.items()}
         return IterableDatasetDict(renamed) if streaming else DatasetDict(renamed)
+
+    @property
+    def _place(self) -> str:
+        """The files, the folder or the name of the data set, for messages."""
+        return str(self.data_files or self.data_dir or self.path)
+
+    def _of_split(
+        self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
+    ) -> Dataset | IterableDataset:
+        rows = self._to_schema(dataset, split, strict, report)
+        advice = "" if self.check_images else " (`check_images=True` reports such rows and leaves them out)"
+        return with_allowed_formats(rows, f"the split {split!r} of {self._place}{advice}")
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -97,10 +112,9 @@ class ByColumns(HubDatasetReader):
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
-            place = self.data_files or self.data_dir or self.path
             damaged = _damaged_parquet(self.data_dir)
             reason = damaged or f"{type(cause).__name__}: {str(cause)[:300]}".replace("\n", " ").rstrip(". ")
-            raise ValueError(f"{place} cannot be loaded as {self.path!r}: {reason}.") from error
+            raise ValueError(f"{self._place} cannot be loaded as {self.path!r}: {reason}.") from error
 
     def _to_schema(
         self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
@@ -130,12 +144,26 @@ class ByColumns(HubDatasetReader):
         empty = dataset.with_format("arrow")[self.image_column][:].is_null().to_pylist()
         for number, (texts, none) in enumerate(zip(captions, empty, strict=True), 1):
             self._report(texts, none, split, number, report)
-        if strict:
-            report.raise_if_bad()
         kept = [index for index, (texts, none) in enumerate(zip(captions, empty, strict=True)) if texts and not none]
         if not kept:
             raise ValueError(f"No row of the split {split!r} of {self.path!r} has an image and a caption.")
         ids = dataset[self.id_column][:] if self.id_column else range(len(dataset))
+        if self.check_images:
+            images = dataset.select_columns([self.image_column]).cast_column(self.image_column, Image(decode=False))
+            kept = [
+                index
+                for index in kept
+                if self._is_readable(
+                    images[index][self.image_column], self._id(split, ids[index]), split, index + 1, report
+                )
+            ]
+        if strict:
+            report.raise_if_bad()
+        if not kept:
+            raise ValueError(
+                f"The split {split!r} of {self._place} has no image that can be read (of {len(dataset)}).\n"
+                f"{first_lines(report.problems, 10)}"
+            )
         added = Dataset.from_dict(
             {IMAGE_ID: [self._id(split, value) for value in ids], CAPTIONS: captions, SPLIT: [split] * len(captions)},
             features=_ADDED,
@@ -153,14 +181,16 @@ class ByColumns(HubDatasetReader):
         def add(row: dict[str, Any], index: int) -> dict[str, Any]:
             texts = _gathered([row[name] for name in self.caption_columns])
             value = row[self.id_column] if self.id_column else index
-            none = row[self.image_column] is None
-            self._report(texts, none, split, index + 1, report)
+            image, name = row[self.image_column], self._id(split, value)
+            self._report(texts, image is None, split, index + 1, report)
+            usable = bool(texts) and image is not None
+            if usable and self.check_images and not self._is_readable(image, name, split, index + 1, report):
+                image, usable = None, False
             if strict:
                 report.raise_if_bad()
-            report.kept[split] += bool(texts) and not none
+            report.kept[split] += usable
             others = {name: row[name] for name in features if name in row and name not in _ADDED and name != IMAGE}
-            added = {IMAGE_ID: self._id(split, value), CAPTIONS: texts, SPLIT: split}
-            return {IMAGE: row[self.image_column], **others, **added}
+            return {IMAGE: image, **others, IMAGE_ID: name, CAPTIONS: texts, SPLIT: split}
 
         raw = dataset.cast_column(self.image_column, Image(decode=False))
         mapped = raw.map(add, with_indices=True, remove_columns=list(raw.features))
@@ -169,6 +199,16 @@ class ByColumns(HubDatasetReader):
 
     def _id(self, split: str, value: Any) -> str:
         return str(value) if self.id_column else f"{split}-{value:09d}"
+
+    def _is_readable(self, image: dict[str, Any], name: str, split: str, number: int, report: DataReport) -> bool:
+        """Return whether an image can be decoded or lies on another machine; report one that cannot."""
+        if image["bytes"] is None and image["path"] is not None and not is_local_path(image["path"]):
+            return True
+        reason = why_undecodable(image)
+        if reason is not None:
+            what = f"{image['path'] or 'the image'} of the row {name!r}: {reason}"
+            report.add(ProblemKind.UNREADABLE_IMAGE, f"{self.path}/{split}", number, what)
+        return reason is None
 
     def _report(self, captions: list[str], no_image: bool, split: str, number: int, report: DataReport) -> None:
         if no_image:

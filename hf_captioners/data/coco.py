@@ -25,6 +25,7 @@ from datasets import Features, List, Value
 from hf_captioners.metrics.annotation_files import read_json
 from hf_captioners.metrics.caption_tables import row_fault
 
+from .images import first_file
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
 from .references import check_max_captions, shaped_rows
@@ -152,7 +153,7 @@ class Coco(CaptionReader):
             if not self.with_images:
                 return None
             candidates = [root / part / name for root in roots for part in (folder, "")]
-            return str(next((path for path in candidates if path.is_file()), candidates[0]))
+            return first_file(candidates)
 
         return find
 

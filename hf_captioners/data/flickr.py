@@ -24,6 +24,7 @@ from datasets import Features, List, Value
 from hf_captioners.metrics.annotation_files import text_lines
 from hf_captioners.metrics.caption_tables import NUMBERED
 
+from .images import first_file
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
 from .references import check_max_captions, shaped_rows
@@ -109,7 +110,7 @@ class Flickr(CaptionReader):
         if not self.with_images:
             return None
         candidates = [root / folder / name for root in reversed(self._image_roots())]
-        return str(next((path for path in candidates if path.is_file()), candidates[0]))
+        return first_file(candidates)
 
     def read(self, report: DataReport) -> Annotations:
         """Read the images and their captions, and assign them to splits."""

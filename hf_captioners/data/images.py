@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ IMAGE_SUFFIXES = frozenset((*READ_SUFFIXES, *OTHER_SUFFIXES))
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")  # read by pillow-heif, the extra `heif`
 # Formats that Pillow reads with a library that it may be built without.
 LIBRARIES = {".webp": "webp", ".avif": "avif", ".jp2": "jpg_2000", ".j2k": "jpg_2000", ".jpx": "jpg_2000"}
+SHOWN_PATH = 1000  # characters of a missing path in messages
 
 
 def is_image_name(name: str) -> bool:
@@ -54,6 +55,15 @@ def visible_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def first_file(candidates: Sequence[Path]) -> str:
+    """Return the first path that is a file, or else the first of all.
+
+    Args:
+        candidates: paths with names from tables, which may be too long for the file system.
+    """
+    return str(next((path for path in candidates if os.path.isfile(path)), candidates[0]))
 
 
 def why_undecodable(image: Any) -> str | None:
@@ -100,7 +110,9 @@ def _missing_fault(row: CaptionRow) -> tuple[ProblemKind, str] | None:
         return ProblemKind.UNREADABLE_IMAGE, row.fault
     for image in _images_of(row):
         if not isinstance(image, dict) and not os.path.isfile(image):
-            return ProblemKind.MISSING_IMAGE, f"there is no file {image}"
+            path = str(image)
+            shown = path if len(path) <= SHOWN_PATH else f"{path[:SHOWN_PATH]}... ({len(path):,} characters)"
+            return ProblemKind.MISSING_IMAGE, f"there is no file {shown}"
     return None
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 
 from datasets import Features, List, Value
 
+from .images import first_file
 from .iu_xray_cleaning import clean_report, without_marks
 from .iu_xray_studies import SECTIONS, Study, csv_studies, r2gen_studies, uid_of, xml_studies
 from .reader import Annotations, CaptionReader, SourceCard
@@ -209,4 +210,4 @@ class IuXray(CaptionReader):
         stem = name.removesuffix(".png").removesuffix(".dcm")
         names = (name, f"{stem}.png", f"CXR{stem}.png")
         candidates = [root / other for root in self._image_roots() for other in names]
-        return str(next((path for path in candidates if path.is_file()), candidates[0]))
+        return first_file(candidates)

@@ -8,14 +8,16 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hf_captioners.metrics.annotation_files import read_json
+from hf_captioners.metrics.caption_tables import row_fault
 from hf_captioners.metrics.separated_tables import separated_rows
 
 from .report import DataReport, ProblemKind
 
 SECTIONS = ("findings", "impression", "indication", "comparison")
-UID = re.compile(r"^(?:CXR)?(\d+)(?:_|$)")
+UID = re.compile(r"^(?:CXR)?(\d{1,18})(?:_|$)")  # that fits into 64 bits
 
 
 @dataclass
@@ -76,12 +78,26 @@ def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
     for key, entries in content.items():
         for entry in entries:
             number += 1
-            try:
-                images = [entry["image_path"]] if isinstance(entry["image_path"], str) else list(entry["image_path"])
-                split = str(entry.get("split") or key).strip() or key
-                yield Study(str(entry["id"]), str(path), number, report=entry["report"], images=images, split=split)
-            except (KeyError, TypeError, AttributeError) as error:
-                report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} lacks {error}")
+            if fault := _r2gen_fault(entry):
+                report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number}: {fault}")
+                continue
+            images = [entry["image_path"]] if isinstance(entry["image_path"], str) else entry["image_path"]
+            split = str(entry.get("split") or key).strip() or key
+            yield Study(str(entry["id"]), str(path), number, report=entry["report"], images=images, split=split)
+
+
+def _r2gen_fault(entry: Any) -> str | None:
+    """Return why an entry of R2Gen's file is not used; None if it is."""
+    if not isinstance(entry, dict):
+        return f"expected an object, found {entry!r:.80}"
+    if missing := [name for name in ("id", "report", "image_path") if name not in entry]:
+        return f"it lacks {', '.join(missing)}"
+    if not isinstance(entry["report"], str):
+        return f"expected a text as `report`, found {entry['report']!r:.80}"
+    images = entry["image_path"]
+    if not isinstance(images, str) and not (isinstance(images, list) and all(isinstance(one, str) for one in images)):
+        return f"expected names of files as `image_path`, found {images!r:.80}"
+    return row_fault(entry)
 
 
 def csv_studies(reports: Path, projections: Path, report: DataReport) -> Iterator[Study]:

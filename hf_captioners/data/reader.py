@@ -132,11 +132,14 @@ class HubDatasetReader(abc.ABC):
 
     Attributes:
         data_dir: the folder of the data set, if it has one.
+        check_images: whether to decode every image at each load (about 1 ms per image), and leave out and report the
+            rows of those that cannot be read; of a stream, as rows are read. Images on other machines are not checked.
     """
 
     name: ClassVar[str]
 
     data_dir: Path | None = None
+    check_images: bool = False
 
     @abc.abstractmethod
     def load(

@@ -90,6 +90,55 @@ def test_webdataset_shards(tmp_path, load, streaming):
     assert rows[0]["image_id"] == "00" and rows[0]["image"].size == (9, 8)
 
 
+@pytest.fixture
+def broken(tmp_path):
+    """A Parquet file of four rows: the third image is cut off, the fourth is none."""
+    images = [png(0), png(1), png(2)[:-40], b"no image"]
+    rows = {"photo": [{"bytes": image, "path": None} for image in images], "alt": ["A dog."] * 4}
+    features = datasets.Features({"photo": datasets.Image(), "alt": datasets.Value("string")})
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "shards" / "train-0.parquet")
+    return {
+        "path": "parquet",
+        "data_dir": tmp_path / "shards",
+        "image_column": "photo",
+        "caption_columns": ["alt"],
+        "split": "train",
+    }
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["stored", "streamed"])
+def test_images_that_cannot_be_read_are_named(broken, load, streaming):
+    dataset = load("by_columns", streaming=streaming, **broken)
+    rows = iter(dataset)
+    assert [next(rows)["image"].size for _ in range(2)] == [(9, 8), (9, 8)]
+    place = rf"given as bytes of the split 'train' of {broken['data_dir']} \(`check_images=True`.*\) cannot be read"
+    with pytest.raises(ValueError, match=place):
+        next(rows)
+    if not streaming:
+        with pytest.raises(ValueError, match=place):
+            dataset[3]
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["stored", "streamed"])
+def test_images_are_checked(broken, load, streaming):
+    report = DataReport()
+    options = {"check_images": True, "streaming": streaming, **broken}
+    assert len(list(load("by_columns", report=report, **options))) == 2 and report.kept == {"train": 2}
+    assert [(one.kind, one.file, one.line) for one in report.problems] == [
+        ("unreadable image", "parquet/train", 3),
+        ("unreadable image", "parquet/train", 4),
+    ]
+    assert "the row 'train-000000002'" in report.problems[0].message
+    with pytest.raises(BadRowsError, match=r"parquet/train:3: unreadable image"):
+        list(load("by_columns", strict=True, **options))
+
+
+def test_a_split_without_readable_images(broken, load):
+    options = {**broken, "split": "train[2:]", "check_images": True}
+    with pytest.raises(ValueError, match=r"has no image that can be read \(of 2\)"):
+        load("by_columns", **options)
+
+
 def test_columns_must_exist(parquet, load):
     with pytest.raises(ValueError, match="has no column caption; it has photo, alt, more, key, image, split"):
         load("by_columns", **{**parquet, "caption_columns": ["caption"]})

@@ -162,9 +162,9 @@ def attack_data_set(material: Any, rng: random.Random, folder: Path) -> Attempt:
     content, how = changed_table(path.name, path.read_bytes(), rng, list(whole_tables(material).values()))
     path.write_bytes(content)
     options = OPTIONS.get(name, {})
-    return Attempt(
-        f"{path.name} of {name}: {how}", lambda: read_data_set(name, folder, **options), (str(path), path.name)
-    )
+    # `datasets` joins the files of a folder, so images of a row are named by split and folder.
+    names = (str(path), path.name, *([str(folder)] if name == "by_columns" else []))
+    return Attempt(f"{path.name} of {name}: {how}", lambda: read_data_set(name, folder, **options), names)
 
 
 def read_data_set(name: str, folder: Path, streaming: bool = False, **options: Any) -> None:

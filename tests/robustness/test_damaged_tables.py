@@ -163,6 +163,46 @@ def test_entries_of_split_files(folder, entry):
     assert [(problem.file, problem.line) for problem in report.problems] == [(str(folder / "dataset_coco.json"), 1)]
 
 
+LONG_NAME = "x" * 5000 + ".png"  # longer than file systems permit
+
+
+def test_long_names_of_images_in_other_tables(folder):
+    """A name that the file system refuses is a missing image, whose message is short."""
+    sentences = [{"raw": "A dog.", "sentid": 1}]
+    entries = [{"filename": name, "split": "train", "sentences": sentences} for name in ("dog.png", LONG_NAME)]
+    studies = [{"id": name, "report": "Clear.", "image_path": [name]} for name in ("dog.png", LONG_NAME)]
+    tables = {
+        "coco": ("dataset_coco.json", {"images": entries}, {}),
+        "flickr8k": ("dataset_flickr8k.json", {"images": entries}, {}),
+        "iu_xray": ("annotation.json", {"train": studies}, {"allow_partial": True}),
+    }
+    for name, (table, content, options) in tables.items():
+        (folder / table).write_text(json.dumps(content))
+        rows, report = load(folder, name, **options)
+        assert len(rows) == 1
+        (problem,) = report.problems
+        assert (problem.kind, problem.file, problem.line) == ("missing image", str(folder / table), 2)
+        assert len(problem.message) < 1200 and "characters)" in problem.message
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("text", None, {}, {"id": 1, "report": "Clear."}),
+        {"id": 1, "report": None, "image_path": ["dog.png"]},
+        {"id": 1, "report": "Clear.", "image_path": 7},
+        {"id": 1, "report": "Clear.", "image_path": [None]},
+        {"id": 1, "report": "A \ud800.", "image_path": ["dog.png"]},
+    ],
+)
+def test_entries_of_reports(folder, entry):
+    good = [{"id": "1" * 5000, "report": "Clear.", "image_path": row["file_name"]} for row in GOOD[:1]]
+    (folder / "annotation.json").write_text(json.dumps({"train": [entry, *good]}))
+    rows, report = load(folder, "iu_xray", allow_partial=True)
+    assert len(rows) == 1 and rows[0]["uid"] is None, "the number of a study fits into 64 bits"
+    assert [(problem.file, problem.line) for problem in report.problems] == [(str(folder / "annotation.json"), 1)]
+
+
 def test_parquet_files_that_are_cut_or_changed(folder):
     table = folder / "metadata.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(GOOD), table)

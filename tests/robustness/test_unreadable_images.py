@@ -79,5 +79,8 @@ def test_images_of_any_source_of_data_sets_are_checked(tmp_path):
     splits = load_readable("by_columns", None, report=report, cache_dir=tmp_path / "cache", **options)
     assert splits["train"]["captions"] == [["a"]] and splits["train"][0]["image"].size == (8, 8)
     (problem,) = unusable_images(report)
-    assert problem.file == "parquet/train" and "b.png of the row 'train-000000001'" in problem.message
+    assert (problem.file, problem.line) == (
+        "parquet/train",
+        2,
+    ) and "b.png of the row 'train-000000001'" in problem.message
     assert len(load_captions("by_columns", split="train", cache_dir=tmp_path / "cache", **options)) == 2
