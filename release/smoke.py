@@ -38,6 +38,7 @@ OF_EXTRAS = {
     "app": "import hf_captioners.review.server, starlette, uvicorn",
     "default": "import hf_captioners_default, onnxruntime",
     "docs": "import mkdocs, material, mkdocstrings",
+    "excel": "import openpyxl",
     "export": "import hf_captioners.onnx.exporting, onnx, onnxscript, onnxruntime",
     "heif": "import pillow_heif",
     "metrics-data": "from hf_captioners.metrics import Meteor; Meteor()",

@@ -213,7 +213,7 @@ OTHER_WRITERS = {
     "hf_captioners/hub/convert/converting.py": ({"save_pretrained"}, FRESH),
     "hf_captioners/hub/pushing.py": ({"write_text", "save_pretrained", "shutil.copyfile"}, FRESH),
     "hf_captioners/hub/trimming.py": ({"save_pretrained"}, FRESH),
-    "hf_captioners/loading.py": ({"save_pretrained"}, TRANSFORMERS),
+    "hf_captioners/image_text_processor.py": ({"save_pretrained"}, TRANSFORMERS),
     "hf_captioners/metrics/document_frequency.py": ({"savez_compressed"}, ATOMIC),
     "hf_captioners/metrics/paraphrases.py": ({"write_text", "np.save", "os.replace"}, FRESH),
     "hf_captioners/metrics/spice.py": ({"write_text"}, FRESH),

@@ -114,7 +114,7 @@ def test_wheel_has_the_recipes(fork_server, installed, tmp_path):
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
     typed = ["train", "show_attend_tell/flickr8k_soft.yaml", "--use_cpu", "--train_dir", "missing"]
     ran = run_installed(fork_server, installed, tmp_path, "-m", "hf_captioners.cli", *typed, "--output_dir", "run")
-    assert (ran.returncode, "no folder missing" in ran.stderr) == (2, True), ran.stderr
+    assert (ran.returncode, "no file or folder missing" in ran.stderr) == (2, True), ran.stderr
 
 
 @pytest.mark.slow

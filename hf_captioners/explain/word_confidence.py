@@ -28,7 +28,7 @@ class ExplainedConfidence:
     """
 
     def __init__(self, model: Any, processor: Any, num_beams: int | None = None, mode: str = SEARCH) -> None:
-        self.pipeline = ImageCaptioningPipeline(model=model, processor=processor)
+        self.pipeline = ImageCaptioningPipeline(model=model, processor=processor, packed_weights="plain")
         self.assessor = Assessor(self.pipeline, mode=mode)
         self.options = {} if num_beams is None else {"num_beams": num_beams}
 

@@ -192,7 +192,7 @@ def test_lines_of_several_images_are_studies(folder, captioner, tmp_path, capsys
     assert main(["caption", str(folder / "list.txt"), "--model", captioner, "--output", str(output)]) == 1
     assert "missing.png" in capsys.readouterr().err
     names = [str(folder / f"scene_00{number}.png") for number in (3, 4, 5)]
-    pipe = ImageCaptioningPipeline(*load_captioner(captioner), device="cpu")
+    pipe = ImageCaptioningPipeline(*load_captioner(captioner), device="cpu", packed_weights="float32")
     study, single = pipe([names[:2]], return_scores=True)[0][0], pipe(names[2], return_scores=True)[0]
     records = lines_of(output)
     assert [record["image"] for record in records] == ["\t".join(names[:2]), names[2]]

@@ -171,7 +171,7 @@ def test_a_run_is_not_resumed_on_changed_data_unless_that_is_typed(images, parts
     ("changed", "said"),
     [
         ({"train_dir": None}, "--train_dir"),
-        ({"train_dir": "missing"}, "no folder"),
+        ({"train_dir": "missing"}, "there is no file or folder"),
         ({"train_dir": "empty"}, "metadata.jsonl"),
         ({"language_model": None}, "--language_model"),
         ({"language_model": "vision"}, "'gpt2' language model"),

@@ -72,7 +72,7 @@ def test_captions_are_sent_as_text(client):
     answer = client.get(f"/{TOKEN}/captions/0")
     assert answer.headers["content-type"] == "application/json"
     shown = {"name": "a.png", "captions": ["<img src=x onerror=alert(1)>"], "source": "text file", "shown": []}
-    assert answer.json() == {**shown, "kept": False, "rejected": False, "draft": False}
+    assert answer.json() == {**shown, "kept": False, "rejected": False, "draft": False, "assessed": [None]}
 
 
 def test_images_are_sent_decoded_and_small_or_with_the_reason(client):

@@ -216,8 +216,10 @@ class CaptionSampling:
         found, outputs = [], None
         for rows, inputs in self._passes(images, samples):
             tokens, at = samples.tokens[rows], samples.real[rows].flatten().nonzero()[:, 0]
-            if reference is not None and self._has_plain_logits is None:
-                with torch.no_grad():
+            if self._has_plain_logits is None:
+                devices = [tokens.device] if tokens.device.type == "cuda" else []
+                # A resumed run looks, too, and its dropout must be that of a run that was not interrupted.
+                with torch.no_grad(), torch.random.fork_rng(devices):
                     self._of_pass(model, inputs, tokens, at, scoring, None)
             with precision():
                 compared = None if reference is None else self._reference_states(reference, inputs, tokens, at)
