@@ -77,7 +77,10 @@ class Family:
             batch = self.photographs[first : first + BATCH]
             tokens = plain([Image.open(path).convert("RGB") for path in batch], **LENGTH)
             for path, (row, _) in zip(batch, tokens, strict=True):
-                captions[path.name] = plain.tokenizer.decode(row, skip_special_tokens=True).strip()
+                text = plain.tokenizer.decode(row, skip_special_tokens=True)
+                if plain.model_type == "kosmos-2":  # as its documentation reads captions, without marks of places
+                    text = plain.processor.post_process_generation(text)[0]
+                captions[path.name] = text.strip()
         return captions
 
     def cell(self, captions: dict[str, str], expected: dict[str, str] | None = None) -> str:

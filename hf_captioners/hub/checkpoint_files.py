@@ -45,6 +45,15 @@ DESCRIPTIONS = (
     "LICENSE.md",
     NOTICE,
 )
+# Of a second tokenizer, which processors such as that of InstructBLIP save in a folder of its name.
+SECOND_TOKENIZER = "*_tokenizer"
+OF_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+)
 
 
 def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = True) -> list[Path]:
@@ -80,7 +89,8 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
         )
     index = [folder / INDEX] if weights and weights[0].name not in (WEIGHTS, ADAPTER_WEIGHTS) else []
     described = [folder / name for name in DESCRIPTIONS if (folder / name).is_file()]
-    texts = {*described, *index, *code_files(folder)}
+    second = [path / name for path in folder.glob(SECOND_TOKENIZER) for name in OF_TOKENIZERS]
+    texts = {*described, *index, *code_files(folder), *(path for path in second if path.is_file())}
     for path in texts:  # weights may be links to anywhere
         require_link_inside(path, folder, advice="Copy the file into the folder, if that is right.")
         require_plain(path, path.stat().st_mode)

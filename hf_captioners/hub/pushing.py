@@ -95,7 +95,7 @@ def push_checkpoint(
             present = read_text(Path(api.hf_hub_download(repo_id, CARD, revision=info.sha)))
         card = card_to_push(directory, repo_id, present, with_images, card)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationAdd(path.name, path) for path in files
+            CommitOperationAdd(path.relative_to(directory).as_posix(), path) for path in files
         ]
         operations.append(CommitOperationAdd(CARD, card.encode("utf-8")))
         if with_handler and HANDLER not in there:

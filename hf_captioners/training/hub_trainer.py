@@ -153,7 +153,9 @@ class HubTrainer(Seq2SeqTrainer):
         files = [*checkpoint_files(directory), *sample_images(directory), *([card] if card.is_file() else [])]
         copied = tempfile.mkdtemp(prefix="captioner-")
         for path in files:
-            _link_or_copy(path, Path(copied, path.name))
+            copy = Path(copied, path.relative_to(directory))
+            copy.parent.mkdir(exist_ok=True)  # of a second tokenizer
+            _link_or_copy(path, copy)
         rendered = self._rendered_card
         # Read here: when the thread runs, a save may have hidden the token from `args` for a moment.
         revision, token = revision or self.args.hub_revision, token or self.args.hub_token

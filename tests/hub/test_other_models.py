@@ -10,6 +10,8 @@ import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.hub.checkpoint_files import checkpoint_files
+from hf_captioners.hub.pushing import push_checkpoint
 from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS
 from tests.tiny_families import FAMILIES, FAST, write_family
 from tests.variants import slow_unless
@@ -18,6 +20,8 @@ LENGTH = {"do_sample": False, "min_new_tokens": 8, "max_new_tokens": 8}
 FRESH = """
 import json, sys
 from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.hub.checkpoint_files import checkpoint_files
+from hf_captioners.hub.pushing import push_checkpoint
 
 captioner = load_pipeline(sys.argv[1], "cpu")
 options = {"do_sample": False, "min_new_tokens": 8, "max_new_tokens": 8, "return_scores": True}
@@ -44,3 +48,12 @@ def test_push_and_caption(model_type, once_a_run, hub, fork_server, tmp_path):
         (found,) = json.loads(ran.stdout.splitlines()[-1])
         assert found["generated_text"] == expected[0]["generated_text"]
         assert found["score"] == pytest.approx(expected[0]["score"], abs=1e-4)
+
+
+def test_second_tokenizers_are_pushed(once_a_run, hub):
+    """That of the Q-Former of InstructBLIP lies in a folder; without it the captions differ, and nothing is said."""
+    folder = once_a_run("family_instructblip", partial(write_family, model_type="instructblip"))
+    names = {path.relative_to(folder).as_posix() for path in checkpoint_files(folder)}
+    assert {"qformer_tokenizer/tokenizer.json", "qformer_tokenizer/tokenizer_config.json"} <= names
+    push_checkpoint(folder, "tester/second")
+    assert names <= set(hub.repository("tester/second").files())
