@@ -90,6 +90,25 @@ class CaptionSamples:
         return cls(kept, real, is_end.any(-1))
 
 
+class RandomState:
+    """State of the random numbers that dropout draws on a device.
+
+    The first pass of a run finds out how logits can be computed. A resumed run does, too, and its dropout must be that
+    of a run that was not interrupted.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
+        self._state = torch.get_rng_state() if self._device is None else torch.cuda.get_rng_state(self._device)
+
+    def restore(self) -> None:
+        """Let the next random numbers be those that followed when this object was made."""
+        if self._device is None:
+            torch.set_rng_state(self._state)
+        else:
+            torch.cuda.set_rng_state(self._state, self._device)
+
+
 class CaptionSampling:
     """Sampling of captions and computation of the scores of their tokens.
 
@@ -216,11 +235,11 @@ class CaptionSampling:
         found, outputs = [], None
         for rows, inputs in self._passes(images, samples):
             tokens, at = samples.tokens[rows], samples.real[rows].flatten().nonzero()[:, 0]
-            if self._has_plain_logits is None:
-                devices = [tokens.device] if tokens.device.type == "cuda" else []
-                # A resumed run looks, too, and its dropout must be that of a run that was not interrupted.
-                with torch.no_grad(), torch.random.fork_rng(devices):
+            if reference is not None and self._has_plain_logits is None:
+                state = RandomState(tokens.device)
+                with torch.no_grad():
                     self._of_pass(model, inputs, tokens, at, scoring, None)
+                state.restore()
             with precision():
                 compared = None if reference is None else self._reference_states(reference, inputs, tokens, at)
             scores, outputs = self._of_pass(model, inputs, tokens, at, scoring, compared)
@@ -258,10 +277,13 @@ class CaptionSampling:
             return made[-1]
 
         if self._has_plain_logits is not False:
+            state = RandomState(tokens.device)
             with output_layer_reads(output_layer(self.base_model), read):
                 outputs = model(**inputs)
             if self._has_plain_logits is None:  # a model may change what its output layer returns
                 self._has_plain_logits = len(made) == 1 and torch.equal(outputs.logits, made[0])
+                if not self._has_plain_logits:
+                    state.restore()
             if self._has_plain_logits:
                 scores, outputs.logits = outputs.logits.flatten(0, 1)[at], None
                 return scores, outputs
