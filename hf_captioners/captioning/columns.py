@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-import pyarrow
-
 from hf_captioners.confidence.assessing import Assessor
 from hf_captioners.data.containers import NamedBytes, located
 from hf_captioners.default_model import default_model, is_default
@@ -22,15 +20,10 @@ from .image_list import views_of
 from .instructions import InstructionTemplate
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
-WORD = pyarrow.struct([("word", pyarrow.string()), ("confidence", pyarrow.float64())])
-KINDS = {  # of columns that have no texts
-    "score": pyarrow.float64(),
-    "ended": pyarrow.bool_(),
-    "confidence": pyarrow.float64(),
-    "words": pyarrow.list_(WORD),
-}
 OF_CAPTIONS = ("caption", "score", "confidence", "words")  # columns with lists where images have several captions
 
 
@@ -133,13 +126,35 @@ class TypedColumn(list[Any]):
         kind: their type.
     """
 
-    def __init__(self, values: Sequence[Any], kind: pyarrow.DataType) -> None:
+    def __init__(self, values: Sequence[Any], kind: "pyarrow.DataType") -> None:
         super().__init__(values)
         self.kind = kind
 
-    def __arrow_array__(self, type: pyarrow.DataType | None = None) -> pyarrow.Array:  # noqa: A002
+    def __arrow_array__(self, type: "pyarrow.DataType | None" = None) -> "pyarrow.Array":  # noqa: A002
         """Return the values as Arrow does that asks for them."""
+        import pyarrow
+
         return pyarrow.array(list(self), type or self.kind)
+
+
+def kind_of_column(name: str, several: bool) -> "pyarrow.DataType":
+    """Return the type in Arrow of a column of captions.
+
+    Args:
+        name: of the column.
+        several: images have several captions each.
+    """
+    import pyarrow  # here: a server of captions needs no Arrow
+
+    word = pyarrow.struct([("word", pyarrow.string()), ("confidence", pyarrow.float64())])
+    kinds = {
+        "score": pyarrow.float64(),
+        "ended": pyarrow.bool_(),
+        "confidence": pyarrow.float64(),
+        "words": pyarrow.list_(word),
+    }
+    kind = kinds.get(name, pyarrow.string())
+    return pyarrow.list_(kind) if several and name in OF_CAPTIONS else kind
 
 
 class CaptionBatches:
@@ -259,9 +274,7 @@ class CaptionBatches:
         prepare = self.preparation()
         rows = None if prepare.template is None else columns_of_fields(prepare.template, batch)
         for name, values in self.caption(prepare(undecoded(batch, self.column), rows)).items():
-            kind = KINDS.get(name, pyarrow.string())
-            is_list = several and name in OF_CAPTIONS
-            result[name] = TypedColumn(values, pyarrow.list_(kind) if is_list else kind)
+            result[name] = TypedColumn(values, kind_of_column(name, several))
         return result
 
     def preparation(self, joins: bool = True) -> "Preparation":
@@ -282,13 +295,17 @@ class CaptionBatches:
         joins = joins and self.confidence is None  # samples are drawn image by image
         return Preparation(preparing, self.generate, least_side, joins, self.rows)
 
-    def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
+    def caption(self, prepared: PreparedBatch, options: Mapping[str, Any] | None = None) -> dict[str, list[Any]]:
         """Return the columns of prepared images: `caption`, `score`, `error` and further ones, see the call.
+
+        Args:
+            prepared: the images.
+            options: arguments of the pipeline for this batch, instead of those of `generate` with the same names.
 
         Raises:
             ValueError: the captioner fails on images that are whole.
         """
-        options = self.generate | {"return_scores": True}
+        options = {**self.generate, **(options or {}), "return_scores": True}
         follows = getattr(self.pipeline, "instructed", None) is not None
         if follows:
             options["return_ended"] = True
@@ -454,8 +471,11 @@ def undecoded(batch: Mapping[str, Any], column: str) -> Any:
     """Return a column of images; those of a data set stay encoded: a damaged one would end the whole batch."""
     # Of a `LazyBatch` of datasets, whose import takes a second that captions of files do not need.
     table = getattr(batch, "pa_table", None)
-    if table is not None and pyarrow.types.is_nested(table.schema.field(column).type):
-        return table[column].to_pylist()
+    if table is not None:
+        import pyarrow
+
+        if pyarrow.types.is_nested(table.schema.field(column).type):
+            return table[column].to_pylist()
     return copy.copy(batch)[column]  # type: ignore[index]
 
 

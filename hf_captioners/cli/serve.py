@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from pathlib import Path
+from typing import Any
 
 from .caption import (
     add_confidence_arguments,
@@ -72,20 +74,54 @@ def run(args: argparse.Namespace) -> int:
     limits = Limits(args.max_bytes, args.max_requests, args.timeout)
     choose_typed_backend(args)
     options = generation_options(args)
+    if args.backend != "onnx":  # its libraries take seconds to be imported
+        print(f"Loading {args.model or 'the default captioner'} with torch ...", file=sys.stderr, flush=True)
     pipeline = load_packed_model(args)
+    name_captioner(args, pipeline)
     options = with_typed_seed(pipeline, options, args.seed)
     if args.prefer_sure and args.confidence is None:
         raise ValueError("`--prefer_sure` is about confidence: give `--confidence`.")
     sure = {"confidence": args.confidence, "prefer_sure": args.prefer_sure}
     captioner = CaptionBatches(pipeline, reduced_reading=args.reduced_reading, **sure, **options)
     _ = captioner.assessor  # says before any request that the captioner is not calibrated
-    application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
+    application = make_application(
+        captioner, args.batch_size, limits, [args.host, *args.allowed_hosts], captioner_name(args)
+    )
     web.run_app(
         application,
         host=args.host,
         port=args.port,
-        print=lambda text: print(text, file=sys.stderr, flush=True),
+        print=print_address,
         access_log=None,
+        shutdown_timeout=limits.timeout,  # of requests that are being answered when it ends
         handler_cancellation=True,  # nobody waits for the caption of a client that has gone
     )
     return 0
+
+
+def captioner_name(args: argparse.Namespace) -> str:
+    """Return the name of the captioner without the folders above it."""
+    from hf_captioners.default_model import default_model, is_default
+
+    if is_default(args.model):
+        return default_model().name
+    path = Path(args.model)
+    return path.resolve().name if path.is_dir() else str(args.model)
+
+
+def name_captioner(args: argparse.Namespace, pipeline: Any) -> None:
+    """Print which captioner was loaded, unless loading the default one has."""
+    from hf_captioners.default_model import is_default
+
+    if is_default(args.model):
+        return
+    device = getattr(pipeline, "device", None)
+    runtime = "onnxruntime" if args.backend == "onnx" else f"torch ({device})"
+    kind = getattr(getattr(pipeline.model, "config", None), "model_type", None)
+    print(f"Captioner: {args.model}{f' ({kind})' if kind else ''}; runs on {runtime}.", file=sys.stderr, flush=True)
+
+
+def print_address(text: str) -> None:
+    """Print the address of the server from the message of aiohttp."""
+    address = text.partition("\n")[0].strip("= ")
+    print(f"{address}\nOpen it in a browser to try it. Ctrl+C ends it.", file=sys.stderr, flush=True)

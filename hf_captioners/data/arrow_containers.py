@@ -15,7 +15,8 @@ import pyarrow.parquet
 
 from hf_captioners.names import did_you_mean
 
-SAVED_FILE = "state.json"  # of `Dataset.save_to_disk`; each split of a `DatasetDict` has one in its folder
+from .images import SAVED_FILE
+
 IMAGE_COLUMN = "image"
 EXPANDED_FLOOR = 64 * 2**20  # bytes that the images of a row group may decompress to, whatever the size of the file
 EXPANDED_RATIO = 32  # or this many times the bytes of the file

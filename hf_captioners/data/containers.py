@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from hf_captioners.image_names import FolderNames, ImageNames, path_form
 from hf_captioners.output_files import MAX_TEXT_BYTES
 
-from .arrow_containers import SAVED_FILE, ArrowImages, ParquetImages, SavedDataSet
-from .images import IMAGE_SUFFIXES, is_image_name, visible_files
+from .images import IMAGE_SUFFIXES, SAVED_FILE, is_image_name, visible_files
 
 TAR, PARQUET, ARROW = ".tar", ".parquet", ".arrow"
 CONTAINER_KINDS = (TAR, PARQUET, ARROW)
@@ -152,6 +151,8 @@ def _opened(path: Path, column: str | None, state: tuple[int, ...]) -> Container
     kind = path.suffix.lower()
     if kind == TAR and not path.is_dir():
         return TarShard(path)
+    from .arrow_containers import ArrowImages, ParquetImages, SavedDataSet  # here: plain images need no pyarrow
+
     kinds: dict[str, Callable[[Path, str | None], Container]] = {PARQUET: ParquetImages, ARROW: ArrowImages}
     return SavedDataSet(path, column) if path.is_dir() else kinds.get(kind, SavedDataSet)(path, column)
 

@@ -27,6 +27,7 @@ OTHER_SUFFIXES = (
     *(".heic", ".heif", ".hif", ".jxl", ".jxr", ".psd", ".tga", ".ico", ".pcx", ".eps", ".svg", ".exr", ".hdr"),
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"),
 )
+SAVED_FILE = "state.json"  # of `Dataset.save_to_disk`; each split of a `DatasetDict` has one in its folder
 IMAGE_SUFFIXES = frozenset((*READ_SUFFIXES, *OTHER_SUFFIXES))
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")  # read by pillow-heif, the extra `heif`
 # Formats that Pillow reads with a library that it may be built without.

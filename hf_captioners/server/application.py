@@ -4,23 +4,44 @@ import asyncio
 import ipaddress
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
+from hf_captioners._version import __version__
 from hf_captioners.captioning.columns import CaptionBatches
+from hf_captioners.names import did_you_mean, listed
 
-from .request_batches import CaptioningFailedError, RequestBatches, UnreadableImageError
+from .description import describe
+from .forms import FORM, UnreadableBodyError, read_body
+from .metrics import CONTENT_TYPE, GONE
+from .parameters import PARAMETERS, read_parameters
+from .request_batches import CaptioningFailedError, RequestBatches
 
 logger = logging.getLogger(__name__)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 RETRY_SECONDS = 1  # after which a refused client may try again
 NO_DESCRIPTORS = "socket.accept() out of system resource"  # message of asyncio
 REPORT_SECONDS = 60  # between two reports of it
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+PAGE_FILES = {
+    "/": ("try_it.html", "text/html"),
+    "/try_it.css": ("try_it.css", "text/css"),
+    "/try_it.js": ("try_it.js", "text/javascript"),
+}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src blob: data:; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+PATHS = ("/caption", "/health", "/metrics", "/openapi.json", *PAGE_FILES)
 
 
 @dataclass(frozen=True)
@@ -55,67 +76,126 @@ class CaptionServer:
         batches: what captions the images.
         limits: of requests.
         hosts: names in the header `Host` that are answered, without the port.
+        name: of the captioner.
     """
 
     batches: RequestBatches
     limits: Limits
     hosts: frozenset[str]
+    name: str
     requests: int = field(default=0, init=False)
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer `GET /health`: the server runs, and this many requests are being answered."""
         return web.json_response({"status": "ok", "requests": self.requests})
 
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answer `GET /metrics` in the text form of Prometheus."""
+        text = self.batches.metrics.text(self.requests, len(self.batches.waiting), __version__)
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def description(self, request: web.Request) -> web.Response:
+        """Answer `GET /openapi.json`."""
+        instructed = getattr(self.batches.captioner.pipeline, "instructed", None)
+        takes_instruction = instructed is not None and instructed.takes_instruction
+        names = [name for name in PARAMETERS if name != "instruction" or takes_instruction]
+        return web.json_response(describe(self.name, names, self.batches.captioner.confidence is not None))
+
     async def caption(self, request: web.Request) -> web.Response:
-        """Answer `POST /caption`, whose body is the bytes of an image; `?instruction=` is an instruction."""
-        if not request.content_type.startswith("image/"):
+        """Answer `POST /caption`: the body is the bytes of an image, or a form; see `PARAMETERS`."""
+        if not (request.content_type.startswith("image/") or request.content_type == FORM):
             return refusal(
                 415,
-                f"The content type is {request.content_type}, expected that of an image, for example: "
-                "curl -H 'Content-Type: image/jpeg' --data-binary @photo.jpg",
+                f"The content type is {request.content_type}, expected that of an image or a form, for example: "
+                "curl -H 'Content-Type: image/jpeg' --data-binary @photo.jpg, or curl -F image=@photo.jpg",
             )
+        if request.content_type == FORM and is_foreign(request):
+            return refusal(403, "The form comes from a web page of another origin.")
         if (request.content_length or 0) > self.limits.max_bytes:
             return self._too_large()
         if self.requests >= self.limits.max_requests:
             return refusal(503, f"{self.requests} requests are waiting. Try again later.", retry=True)
         self.requests += 1
+        begin = time.perf_counter()
         try:
-            return await self._captioned(request)
+            response = await self._captioned(request)
         finally:
             self.requests -= 1
+        if response.status == 200:
+            self.batches.metrics.caption_seconds.add(time.perf_counter() - begin)
+        return response
 
     async def _captioned(self, request: web.Request) -> web.Response:
-        content = None
+        body, options = None, dict[str, Any]()
         try:
+            options = read_parameters(request.query.items())
             async with asyncio.timeout(self.limits.timeout):
-                content = await request.read()
-                return web.json_response(await self.batches.caption(content, request.query.get("instruction")))
+                body = await read_body(request, self.limits.max_bytes)
+                options = read_parameters([*request.query.items(), *body.parameters])
+                return web.json_response(await self.batches.caption(body.image, options))
         except web.HTTPRequestEntityTooLarge:
             return self._too_large()
-        except (HttpProcessingError, web.RequestPayloadError) as error:  # not compressed as its header states
-            return refusal(400, f"The body cannot be read: {error}.")
-        except UnreadableImageError as error:
-            return refusal(422, str(error))
+        except UnreadableBodyError as error:
+            return refusal(400, str(error))
         except TimeoutError:
             seconds = f"{self.limits.timeout:g} seconds"
-            if content is None:
+            if body is None:
                 return refusal(408, f"The body did not arrive within {seconds}.")
             return refusal(503, f"There was no caption within {seconds}. Try again later.", retry=True)
-        except CaptioningFailedError:
+        except CaptioningFailedError as error:
             logger.exception("A batch could not be captioned")
+            if options and is_fault_of_values(error):
+                return refusal(
+                    422, f"The captioner failed with {listed(options)} of the request; the log of the server has why."
+                )
             return refusal(500, "The captioner failed; the log of the server has the reason.")
+        except ValueError as error:  # of the image or the parameters, with a message for the client
+            return refusal(422, str(error))
 
     def _too_large(self) -> web.Response:
         return refusal(413, f"The body has more than {self.limits.max_bytes:,} bytes.")
 
     @web.middleware
-    async def check_host(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count the answers by method, address and status."""
+        path = request.path if request.path in PATHS else "other"
+        method = request.method if request.method in METHODS else "other"
+        status = GONE
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        finally:
+            self.batches.metrics.responses[method, path, status] += 1
+
+    @web.middleware
+    async def refuse_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse unknown addresses and methods, and whatever fails, with `{"error": reason}`."""
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            return refusal(404, f"There is no address {request.path!r:.80}.{did_you_mean(request.path[:80], PATHS)}")
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            refused = refusal(405, f"{request.path} does not answer {request.method:.20}, expected {allowed}.")
+            refused.headers["Allow"] = allowed
+            return refused
+        except web.HTTPException as error:
+            return refusal(error.status, error.reason)
+        except Exception:
+            logger.exception("A request could not be answered")
+            return refusal(500, "The server failed; its log has the reason.")
+
+    @web.middleware
+    async def check_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse names of other hosts: a web page can make its own name point to this server (DNS rebinding)."""
         if host_name(request.headers.get("Host", "")) not in self.hosts:
             return refusal(421, "The server does not answer to this name of a host; see `allowed_hosts`.")
         return await handler(request)
+
+    async def log_end(self, _application: web.Application) -> None:
+        """Log that the server ends after the requests that it has."""
+        logger.warning("The server ends; requests that are answered first: %s", self.requests)
 
     async def run_batches(self, _application: web.Application) -> AsyncIterator[None]:
         """Caption batches while the application runs."""
@@ -133,26 +213,55 @@ def make_application(
     batch_size: int = 16,
     limits: Limits | None = None,
     hosts: Iterable[str] = (),
+    name: str | None = None,
 ) -> web.Application:
     """Make the application of a captioner, which `aiohttp.web.run_app` runs.
 
     Args:
-        captioner: what captions the images; its options are those of all requests.
+        captioner: what captions the images; its options are those of requests that state no others.
         batch_size: images per batch.
         limits: of requests. None: the default ones.
         hosts: further names of the server, besides those of the loopback interface.
+        name: of the captioner, for the description. None: that of its folder.
 
     Raises:
         ValueError: `batch_size` is below 1.
     """
     limits = limits or Limits()
     names = frozenset(host_name(name) for name in (*LOOPBACK_NAMES, *hosts))
-    server = CaptionServer(RequestBatches(captioner, batch_size), limits, names)
-    application = web.Application(client_max_size=limits.max_bytes, middlewares=[server.check_host])
-    application.router.add_get("/health", server.health)
+    title = name or PurePath(str(captioner.pipeline.model.name_or_path)).name or "without a name"
+    server = CaptionServer(RequestBatches(captioner, batch_size), limits, names, title)
+    middlewares = [server.count, server.refuse_as_json, server.check_host]
+    application = web.Application(client_max_size=limits.max_bytes, middlewares=middlewares)
     application.router.add_post("/caption", server.caption)
+    application.router.add_get("/health", server.health)
+    application.router.add_get("/metrics", server.metrics)
+    application.router.add_get("/openapi.json", server.description)
+    for path in PAGE_FILES:
+        application.router.add_get(path, page_file)
+    application.on_shutdown.append(server.log_end)
     application.cleanup_ctx.append(server.run_batches)
     return application
+
+
+async def page_file(request: web.Request) -> web.Response:
+    """Answer with a file of the page to try the server."""
+    name, kind = PAGE_FILES[request.path]
+    content = (Path(__file__).parent / name).read_bytes()
+    return web.Response(body=content, headers={"Content-Type": f"{kind}; charset=utf-8", **PAGE_HEADERS})
+
+
+def is_foreign(request: web.Request) -> bool:
+    """Return whether a request comes from a web page of another origin, which may send forms without permission."""
+    origin = request.headers.get("Origin")
+    return origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()
+
+
+def is_fault_of_values(error: BaseException) -> bool:
+    """Return whether the first cause of an error is a `ValueError`, which libraries raise for wrong options."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, ValueError)
 
 
 def report_shortage_rarely(loop: asyncio.AbstractEventLoop) -> None:

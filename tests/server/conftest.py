@@ -1,7 +1,9 @@
 """The images and the captioner of the tests of the command line, and a server in a thread of this process."""
 
 import asyncio
+import os
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -9,6 +11,7 @@ from aiohttp import web
 
 from hf_captioners.captioning import CaptionBatches
 from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.captioning.image_list import find_images
 from hf_captioners.server.application import make_application
 from tests.cli.conftest import captioner, images, language_model, offline, scenes, vision_model  # noqa: F401
 
@@ -20,11 +23,38 @@ def caption(captioner):  # noqa: F811
     class Noted(CaptionBatches):
         sizes: list[int] = []
 
-        def caption(self, prepared):
+        def caption(self, prepared, options=None):
             self.sizes.append(len(prepared.items))
-            return super().caption(prepared)
+            return super().caption(prepared, options)
 
     return Noted(load_pipeline(captioner, device="cpu"), num_beams=1, max_new_tokens=8)
+
+
+@pytest.fixture(scope="session")
+def contents(images):  # noqa: F811
+    """The bytes of the images."""
+    return [open(path, "rb").read() for path in find_images([str(images)])]
+
+
+def port_of(server, log):
+    """Wait until a process serves, and return its port."""
+    while "Running on http://127.0.0.1:" not in (text := log.read_text()):
+        assert server.poll() is None, text[-3000:]
+        time.sleep(0.1)
+    return int(text.partition("127.0.0.1:")[2].split()[0])
+
+
+@contextmanager
+def command_serves(fork_server, captioner, folder, *typed):  # noqa: F811
+    """Serve with the command in a folder; yield its process and port."""
+    command = ["-m", "hf_captioners.cli", "serve", captioner, "--port", "0", "--device", "cpu", "--num_beams", "1"]
+    with open(folder / "log.txt", "w") as log:
+        server = fork_server.start([*command, *typed], log, log, cwd=folder, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    try:
+        yield server, port_of(server, folder / "log.txt")
+    finally:
+        server.terminate()
+        server.wait()
 
 
 @contextmanager

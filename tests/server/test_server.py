@@ -1,7 +1,6 @@
 """The server: captions in batches, requests that are refused, and clients that misbehave."""
 
 import gzip
-import os
 import re
 import resource
 import socket
@@ -9,25 +8,20 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from hf_captioners import cli
-from hf_captioners.captioning.image_list import find_images
 from hf_captioners.server.application import Limits, host_name
+from hf_captioners.server.description import STATUSES
+from hf_captioners.server.parameters import PARAMETERS
 from tests.captioning.awkward_images import bomb
 
 from .client import PNG, ask
-from .conftest import served
+from .conftest import command_serves, served
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def contents(images):
-    return [open(path, "rb").read() for path in find_images([str(images)])]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +53,6 @@ def test_what_is_no_image_is_refused_with_the_reason(contents, port, images):
         (path.encode(), PNG, 422, "no image of the formats"),
         (f"file://{path}".encode(), PNG, 422, "no image of the formats"),
         (contents[0], {}, 415, "content type is application/octet-stream, expected that of an image"),
-        (contents[0], {"Content-Type": "multipart/form-data; boundary=x"}, 415, "expected that of an image"),
         (b"%!PS-Adobe-3.0", {"Content-Type": "image/jpeg"}, 422, "no image of the formats"),
         (b"0" * 200_001, PNG, 413, "more than 200,000 bytes"),
         (iter([b"0" * 150_000] * 2), PNG, 413, "more than 200,000 bytes"),
@@ -177,22 +170,6 @@ def test_a_captioner_that_fails_is_no_fault_of_the_client(caption, contents, cap
         assert ask(port, contents[0])[0] == 200
 
 
-@contextmanager
-def command_serves(fork_server, captioner, folder, *typed):
-    """Serve with the command in a folder; yield its process and port."""
-    command = ["-m", "hf_captioners.cli", "serve", captioner, "--port", "0", "--device", "cpu", "--num_beams", "1"]
-    with open(folder / "log.txt", "w") as log:
-        server = fork_server.start([*command, *typed], log, log, cwd=folder, env=os.environ | {"HF_HUB_OFFLINE": "1"})
-    try:
-        while "Running on http://127.0.0.1:" not in (text := (folder / "log.txt").read_text()):
-            assert server.poll() is None, text[-3000:]
-            time.sleep(0.1)
-        yield server, int(text.partition("127.0.0.1:")[2].split()[0])
-    finally:
-        server.terminate()
-        server.wait()
-
-
 @pytest.mark.slow
 def test_the_command_serves(fork_server, captioner, contents, tmp_path):
     """It listens at the loopback interface, says where, and writes no file."""
@@ -228,7 +205,9 @@ def test_the_page_names_the_defaults():
     """And every status that the server answers with."""
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     code = (ROOT / "hf_captioners" / "server" / "application.py").read_text(encoding="utf-8")
-    assert set(re.findall(r"refusal\(\s*(\d+)", code)) == set(re.findall(r"^\| (\d+)", page, re.MULTILINE))
+    named = {int(status) for status in re.findall(r"^\| (\d+)", page, re.MULTILINE)}
+    assert {int(status) for status in re.findall(r"refusal\(\s*(\d+)", code)} == named == set(STATUSES)
+    assert [name for name in PARAMETERS if f"`{name}`" not in page] == []
     limits = Limits()
     assert (limits.max_bytes, limits.max_requests, limits.timeout) == (20 * 2**20, 64, 60)
     for text in ("`--timeout` (60)", "`--max_bytes` (20 MiB)", "`--max_requests` (64)"):
