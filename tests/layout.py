@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "features": {"modeling", "processing", "data", "loading"},
     "captioning": BELOW_LOADING | {"onnx", "confidence"},
     "explain": BELOW_LOADING | {"confidence"},
-    "server": {"captioning"},
+    "server": {"captioning", "confidence"},
     "onnx": {"modeling", "processing", "loading", "confidence"},
     "training": BELOW_LOADING | {"hub"},
     "reproduce": BELOW_LOADING | {"hub", "training"},

@@ -1,4 +1,4 @@
-"""docs/results.md, robustness.md, confidence.md and evaluator.md match the committed result files."""
+"""docs/results.md, docs/robustness.md and docs/confidence.md match the committed result files."""
 
 import importlib.util
 import json
@@ -52,15 +52,3 @@ def test_the_page_of_confidence_is_written_from_the_committed_results(monkeypatc
     own = json.loads(module.RESULTS.read_text(encoding="utf-8"))["captioners"]["default"]
     assert own["calibrated_on"]["rows"] == "even" and own["data"].endswith("odd rows")
     assert f"| {own['kinds']['beams']['auroc_words']['value']:.3f} (" in page
-
-
-def test_the_page_of_evaluators_is_written_from_the_committed_results(monkeypatch):
-    module = writer("write_evaluator", monkeypatch)
-    page = (ROOT / "docs" / "evaluator.md").read_text(encoding="utf-8")
-    assert module.page() == page, "run python benchmarks/write_evaluator.py"
-    results = json.loads(module.RESULTS.read_text(encoding="utf-8"))
-    for captions in results["sets"]:
-        rows = module.cider_rows(captions, results["standard"])
-        assert rows[0][0] == "the COCO evaluation" and {title for title, *_ in rows[1:]} >= set(
-            list(module.FACTORS.values())[:4]
-        ), "every factor is changed alone"

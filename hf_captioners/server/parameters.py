@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What a value must be, for messages."""
+        """Description of permitted values, for messages."""
         if self.kind == "string":
             return f"at most {MAX_TEXT:,} letters"
         if self.kind == "boolean":

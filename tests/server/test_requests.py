@@ -77,7 +77,7 @@ def test_parameters_of_the_query_and_of_a_form_are_honoured(query, options, capt
 
 
 def test_requests_of_equal_parameters_share_batches(caption, contents, port):
-    """Those of others do not, and a seed is that of one request."""
+    """Requests of other parameters do not, and a seed is that of one request."""
     queries = ["", "?num_beams=2", "?do_sample=true&seed=1"]
     alone = [ask(port, contents[0], path=f"/caption{query}")[1] for query in queries]
     caption.sizes.clear()
