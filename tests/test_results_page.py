@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from tests.robustness.attacks import APART, ATTACKS
+from tests.tiny_families import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,3 +53,12 @@ def test_the_page_of_confidence_is_written_from_the_committed_results(monkeypatc
     own = json.loads(module.RESULTS.read_text(encoding="utf-8"))["captioners"]["default"]
     assert own["calibrated_on"]["rows"] == "even" and own["data"].endswith("odd rows")
     assert f"| {own['kinds']['beams']['auroc_words']['value']:.3f} (" in page
+
+
+def test_the_matrix_of_training_is_that_of_the_committed_results():
+    page = (ROOT / "docs" / "other_models.md").read_text(encoding="utf-8")
+    rows = json.loads((ROOT / "benchmarks" / "results" / "other_models_matrix.json").read_text())["training"]
+    assert set(rows) == set(FAMILIES)
+    for family, cells in rows.items():
+        assert f"| `{family}` | {' | '.join(cells.values())} |" in page, family
+        assert set(cells.values()) <= {"6/6", "equal", "6/6, 6/6"}, "a cell failed"

@@ -98,7 +98,7 @@ class RandomState:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device if device.type == "cuda" else None
+        self._device = device if device.type == "cuda" and torch.cuda.is_available() else None
         self._state = torch.get_rng_state() if self._device is None else torch.cuda.get_rng_state(self._device)
 
     def restore(self) -> None:
@@ -277,12 +277,12 @@ class CaptionSampling:
             return made[-1]
 
         if self._has_plain_logits is not False:
-            state = RandomState(tokens.device)
+            state = RandomState(tokens.device) if self._has_plain_logits is None else None
             with output_layer_reads(output_layer(self.base_model), read):
                 outputs = model(**inputs)
             if self._has_plain_logits is None:  # a model may change what its output layer returns
                 self._has_plain_logits = len(made) == 1 and torch.equal(outputs.logits, made[0])
-                if not self._has_plain_logits:
+                if state is not None and not self._has_plain_logits:
                     state.restore()
             if self._has_plain_logits:
                 scores, outputs.logits = outputs.logits.flatten(0, 1)[at], None
