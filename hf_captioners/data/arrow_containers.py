@@ -1,10 +1,12 @@
 """Parquet files, Arrow files and saved data sets with a column of images."""
 
 import bisect
+import io
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ class ParquetImages:
         self.path = path
         try:
             self.file = pyarrow.parquet.ParquetFile(path)
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read as a Parquet file: {error}. Copy it again.") from error
         self.column = image_column(self.file.schema_arrow, path, column)
         sizes = [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
@@ -52,14 +54,18 @@ class ParquetImages:
         """Refuse row groups of which some columns decompress to far more than the file has.
 
         Raises:
-            ValueError: there is one.
+            ValueError: there is one, or what the file states of these columns is damaged.
         """
-        size, metadata = self.path.stat().st_size, self.file.metadata
+        size, metadata, schema = self.path.stat().st_size, self.file.metadata, self.file.schema
+        leaves = {number: schema.column(number).path for number in range(len(schema))}
+        leaves = {number: leaf for number, leaf in leaves.items() if any(_is_of(column, leaf) for column in columns)}
+        try:
+            require_sound_footer(self.path, self.file, leaves.values())
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"{self.path} cannot be read as a Parquet file: {error}. Copy it again.") from error
         most = max(EXPANDED_FLOOR, EXPANDED_RATIO * size)
         for group in range(self.file.num_row_groups):
-            parts = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
-            read = (one for one in parts if any(_is_of(column, one.path_in_schema) for column in columns))
-            expanded = sum(one.total_uncompressed_size for one in read)
+            expanded = sum(metadata.row_group(group).column(number).total_uncompressed_size for number in leaves)
             if expanded > most:
                 raise ValueError(
                     f"{self.path} has {size:,} bytes, and its row group {group} decompresses to {expanded:,}, "
@@ -92,6 +98,39 @@ class ParquetImages:
         while row >= self.first + len(self.batch):
             self.first += len(self.batch)
             self.batch = next(self.batches)
+
+
+class FooterRead(Exception):
+    """Signal of `NoPages`: the footer is sound, and the pages were about to be read."""
+
+
+class NoPages(io.FileIO):
+    """File whose reads raise `FooterRead`."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Raise `FooterRead`."""
+        raise FooterRead
+
+
+def require_sound_footer(path: Path, file: pyarrow.parquet.ParquetFile, columns: Iterable[str]) -> None:
+    """Check what the footer of a Parquet file states of chunks of columns, without reading pages.
+
+    `RowGroupMetaData.column` of pyarrow ends the process where this is damaged; its readers raise an error.
+
+    Args:
+        path: the file.
+        file: the same file, opened.
+        columns: paths of columns without parts, such as `image.bytes`.
+
+    Raises:
+        ArrowException, OSError, ValueError: a statement is damaged.
+    """
+    with NoPages(path) as source:
+        reader = pyarrow.parquet.ParquetFile(source, metadata=file.metadata, pre_buffer=False)
+        for column in columns:
+            for group in range(file.num_row_groups):
+                with suppress(FooterRead):
+                    next(reader.iter_batches(1, [group], [column], use_threads=False), None)
 
 
 def _is_of(column: str, path: str) -> bool:

@@ -3,6 +3,8 @@
 import gzip
 import json
 import resource
+import subprocess
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -211,6 +213,38 @@ def test_parquet_files_that_are_cut_or_changed(folder):
         table.write_bytes(damaged)
         with pytest.raises(ValueError, match=f"{table} cannot be read as Parquet"):
             load(folder)
+
+
+SMALL_FOOTERS = """
+import sys
+from pathlib import Path
+from hf_captioners.data.arrow_containers import ParquetImages
+path = Path(sys.argv[1])
+content = path.read_bytes()
+footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+refused = 0
+for place in range(footer, len(content) - 8):
+    for value in (0x15, 0x26, 0xFF):
+        path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+        try:
+            ParquetImages(path, "image").require_sizes(["image", "caption"])
+        except ValueError as error:
+            assert str(path) in str(error), error
+            refused += 1
+print(refused)
+"""
+
+
+def test_damaged_footers_do_not_end_the_process(tmp_path):
+    """Metadata of pyarrow that Python asks for throws in C++, without a handler, where a chunk is damaged."""
+    rows = [{"image": b"x", "caption": "A dog."}]
+    schema = pyarrow.schema({"image": pyarrow.binary(), "caption": pyarrow.string()})  # no metadata of its own
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), tmp_path / "x.parquet")
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_FOOTERS, str(tmp_path / "x.parquet")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert int(done.stdout) > 100
 
 
 def test_parquet_files_of_columns_that_are_cut_or_changed(folder):
