@@ -56,7 +56,7 @@ def options_of_evaluation(pipeline: Any, options: Mapping[str, Any]) -> dict[str
         pipeline: see `load_pipeline`; its own generation configuration may sample.
         options: those that were typed.
     """
-    if "do_sample" in options or not _default_of(pipeline, "do_sample"):
+    if "do_sample" in options or not default_option(pipeline, "do_sample"):
         return dict(options)
     return {"do_sample": False, "num_return_sequences": 1, **options}
 
@@ -74,7 +74,7 @@ def with_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None = None
     """
     if seed is not None and not 0 <= seed < 2**63:
         raise ValueError(f"`--seed` is {seed}, expected a whole number from 0 to {2**63 - 1}.")
-    samples = options.get("do_sample", _default_of(pipeline, "do_sample"))
+    samples = options.get("do_sample", default_option(pipeline, "do_sample"))
     config = getattr(pipeline.model, "config", None)
     if not samples and getattr(config, "location_decoding", None) != "sampling":
         if seed is not None:
@@ -83,7 +83,7 @@ def with_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None = None
     return {**options, "seed": secrets.randbelow(MAX_NEW_SEEDS) if seed is None else seed}
 
 
-def _default_of(pipeline: Any, name: str) -> Any:
+def default_option(pipeline: Any, name: str) -> Any:
     """Return an option of the generation configuration of a captioner, which may be an exported one."""
     config = getattr(pipeline.model, "generation_config", None)
     return pipeline.captioner.facts["generation"].get(name) if config is None else getattr(config, name, None)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from hf_captioners.captioning.batches import require_batch_size
 from hf_captioners.captioning.columns import CaptionBatches, PreparedBatch
+from hf_captioners.captioning.generation_options import default_option
 from hf_captioners.captioning.instructions import InstructionTemplate
-from hf_captioners.confidence.assessing import default_of
 
 from .metrics import Metrics
 from .parameters import check_combination
@@ -119,7 +119,7 @@ class RequestBatches:
                     raise ValueError(f"The instruction has {mark!r}, a special token of the captioner.")
             names = ("num_beams", "num_return_sequences", "do_sample")
             generate = self.captioner.generate
-            check_combination(options, {name: generate.get(name, default_of(pipeline, name)) for name in names})
+            check_combination(options, {name: generate.get(name, default_option(pipeline, name)) for name in names})
             if exported is not None:
                 exported.options({name: generate[name] for name in generate if name != "prompt"} | checks)
             if self.captioner.assessor is not None:
