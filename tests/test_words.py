@@ -23,6 +23,10 @@ ALLOWED = {
             "hf_captioners/data/scene_captions.py",
             rf"a {WORD_FOR_IMAGE} of \{{a\}} \{{where\}}",
         ): "a caption of drawn scenes",
+        (
+            "benchmarks/results/other_models_learning.json",
+            f"A {WORD_FOR_IMAGE} of a large red square",
+        ): "a caption that a model learned from drawn scenes",
     },
     WORD_FOR_AFTER: {
         ("hf_captioners/metrics/support.py", rf"{WORD_FOR_AFTER} below beneath"): "a list of prepositions"
