@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
@@ -84,6 +85,7 @@ def any_class(unpickler, module, name):
 
 # The library as it was, or without one of its guards, and the class of attacks that finds it within some attempts.
 PLANTED = {
+    "images of all formats of Pillow": ("images", {"processing.image_reading.open_image": PIL.Image.open}),
     "errors of Pillow": ("images", {"processing.image_reading.named_faults": lambda _: contextlib.nullcontext()}),
     "captions that are no text": (
         "tables",
