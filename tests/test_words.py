@@ -25,8 +25,8 @@ ALLOWED = {
         ): "a caption of drawn scenes",
         (
             "benchmarks/results/other_models_learning.json",
-            f"A {WORD_FOR_IMAGE} of a large red square",
-        ): "a caption that a model learned from drawn scenes",
+            rf"{WORD_FOR_IMAGE} of [^\"]+",
+        ): "captions that models learned from drawn scenes",
     },
     WORD_FOR_AFTER: {
         ("hf_captioners/metrics/support.py", rf"{WORD_FOR_AFTER} below beneath"): "a list of prepositions"
