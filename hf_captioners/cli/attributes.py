@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .caption import add_image_arguments, report, set_pixel_limit
-from .parsing import add_links_argument, positive
+from .parsing import add_data_options_argument, add_links_argument, positive
 from .paths import check_device, check_path, check_source
 
 NAME = "attributes"
@@ -26,7 +26,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a captioned data set."""
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
     parser.add_argument("--data_dir", help="folder of the data set")
-    parser.add_argument("--data_options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set")
+    add_data_options_argument(parser)
     add_links_argument(parser)
     parser.add_argument("--features", help="stored features instead of images: the output of extract-features")
 

@@ -13,7 +13,7 @@ from .caption import (
     load_packed_model,
 )
 from .evaluate import add_strict_argument, report_left_out
-from .parsing import add_links_argument, data_options_of, positive
+from .parsing import add_data_options_argument, add_links_argument, data_options_of, positive
 from .paths import check_model_and_device, check_path
 
 NAME = "calibrate"
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="directory of a captioner, or `default`: the installed one")
     parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
     parser.add_argument("--data_dir", help="folder of a named data set")
-    parser.add_argument("--data_options", nargs="+", default=[], help="options of the data set: name=value ...")
+    add_data_options_argument(parser)
     add_links_argument(parser)
     parser.add_argument("--split", default="validation", help="default: validation; no split that it was trained on")
     parser.add_argument(

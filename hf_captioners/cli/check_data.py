@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from .data_messages import with_option_flags
-from .parsing import add_links_argument, data_options_of
+from .parsing import add_data_options_argument, add_links_argument, data_options_of
 from .paths import check_path
 
 if TYPE_CHECKING:
@@ -27,14 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", default="caption_folder", metavar="NAME", help="name of the data set; default: caption_folder"
     )
-    parser.add_argument(
-        "--data_options",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="options of the data set, for example --data_options image_dir=photos",
-    )
+    add_data_options_argument(parser)
     add_links_argument(parser)
     parser.add_argument(
         "--show", type=int, default=50, metavar="N", help="number of problems to print; default: 50, 0: all"

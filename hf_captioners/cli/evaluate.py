@@ -19,7 +19,7 @@ from .caption import (
     models_of_ensemble,
     with_typed_seed,
 )
-from .parsing import add_links_argument, data_options_of, positive
+from .parsing import add_data_options_argument, add_links_argument, data_options_of, positive
 from .paths import check_model_and_device, check_path
 from .score import add_metric_arguments, metric_settings, report
 
@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "data", help="name of a data set of `load_captions`, or a folder of images with captions, a table, shards"
     )
     parser.add_argument("--data_dir", help="folder of a named data set")
-    parser.add_argument(
-        "--data_options", nargs="+", action="extend", default=[], help="options of the data set: name=value ..."
-    )
+    add_data_options_argument(parser)
     add_links_argument(parser)
     parser.add_argument(
         "--split",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .caption import add_image_arguments, set_pixel_limit
-from .parsing import add_links_argument, data_options_of, positive
+from .parsing import add_data_options_argument, add_links_argument, data_options_of, positive
 from .paths import check_path, check_source
 
 if TYPE_CHECKING:
@@ -25,14 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of data, model and output."""
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
     parser.add_argument("--data_dir", help="folder of the data set")
-    parser.add_argument(
-        "--data_options",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="options of the data set",
-    )
+    add_data_options_argument(parser)
     add_links_argument(parser)
     parser.add_argument("--split", nargs="*", metavar="NAME", help="splits to extract; default: all")
     parser.add_argument("--output", required=True, help="folder to write, with one feature store per split")

@@ -245,6 +245,13 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
+def add_data_options_argument(
+    parser: argparse.ArgumentParser, help: str = "options of the data set, for example image_dir=photos"
+) -> None:
+    """Add the argument of a data set's own options, which may be typed several times; see `data_options_of`."""
+    parser.add_argument("--data_options", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help=help)
+
+
 def add_links_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument of symbolic links in folders of data."""
     parser.add_argument(

@@ -3,7 +3,7 @@
 import argparse
 
 from .data_messages import with_option_flags
-from .parsing import add_links_argument, data_options_of
+from .parsing import add_data_options_argument, add_links_argument, data_options_of
 from .paths import check_path
 
 NAME = "review"
@@ -27,14 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="write the images of tar or Parquet shards or a saved data set here first",
     )
-    parser.add_argument(
-        "--data_options",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="options of the table that is copied, for example --data_options encoding=cp1252",
-    )
+    add_data_options_argument(parser, "options of the table that is copied, for example encoding=cp1252")
     parser.add_argument(
         "--captions", metavar="FILE", help="captions to begin with, as `hf-captioners caption` writes them"
     )

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hf_captioners.cli import main
+from hf_captioners.cli import command_parser, load_command, main
 from hf_captioners.cli.data_messages import FlagFormatter, option_flags
 from hf_captioners.data.loading import load_captions
 
@@ -146,3 +146,21 @@ def whole_list():
 def test_a_mistyped_flag_imports_no_readers():
     code = "from hf_captioners.cli.data_messages import option_flags; print(option_flags())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "{}\n"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["calibrate", "captioner", "caption_folder"],
+        ["check-data", "folder"],
+        ["evaluate", "captioner", "caption_folder"],
+        ["review", "folder"],
+        ["attributes", "train", "--output_dir", "folder"],
+    ],
+    ids=lambda typed: typed[0],
+)
+def test_options_of_data_typed_several_times(typed):
+    name, *arguments = typed
+    parser = command_parser(name, load_command(name))
+    args = parser.parse_args([*arguments, "--data_options", "a=1", "--data_options", "b=2"])
+    assert args.data_options == ["a=1", "b=2"]
