@@ -216,7 +216,7 @@ class Decoding(NamedTuple):
 
     @property
     def is_beam_search(self) -> bool:
-        """Whether there are several hypotheses of one search."""
+        """True if a search returns several hypotheses for each image."""
         return self.beams > 1 and not self.samples
 
     @classmethod

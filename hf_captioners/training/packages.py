@@ -19,7 +19,7 @@ class Package(NamedTuple):
 
     @property
     def is_installed(self) -> bool:
-        """Whether one of the modules can be imported."""
+        """True if any of the modules can be imported."""
         for module in self.modules:
             with suppress(ModuleNotFoundError):  # a parent of the module is missing
                 if find_spec(module) is not None:
