@@ -127,6 +127,17 @@ def cpu_seconds(child: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def replace_locks(kind: Any, lock: Any) -> None:
+    """Give a class of progress bars and its subclasses another lock.
+
+    Theirs is shared by all forked processes, and the next one would wait forever for one that was killed. Subclasses
+    have one of their own after `tqdm.contrib.concurrent`, which downloads from the Hub use.
+    """
+    kind.set_lock(lock)
+    for subclass in kind.__subclasses__():
+        replace_locks(subclass, lock)
+
+
 def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = None) -> tuple[int | None, float]:
     """Run a job in a forked process, which is killed at a moment of its CPU time.
 
@@ -143,8 +154,7 @@ def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = N
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         outside = os.open(folder.with_suffix(".opened"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        # The lock of progress bars is shared by all forked processes, and the next one would wait for a killed one.
-        tqdm.std.tqdm.set_lock(threading.RLock())
+        replace_locks(tqdm.std.tqdm, threading.RLock())
         datasets.config.HF_DATASETS_CACHE = folder / "cache"
         # Written at once: the process may be killed before it ends.
         watch_opens(lambda line: os.write(outside, f"{line}\n".encode("utf-8", "replace")), folder, material.root)
