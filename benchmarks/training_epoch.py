@@ -106,7 +106,8 @@ def epoch(name: str, args: argparse.Namespace, rows: dict[str, Dataset]) -> dict
         trainer = CaptioningTrainer(
             model, arguments, train_dataset=rows["train"], eval_dataset=rows["validation"], processing_class=processor
         )
-        trainer._images_of(rows["validation"])
+        for split in rows:  # computed and stored once, for all epochs
+            trainer._images_of(rows[split])
         features = time.process_time() - before
         trainer.create_optimizer()
         parts = Parts()
