@@ -131,8 +131,8 @@ def training_epoch(figures: dict) -> list[str]:
         f"CPU seconds of an epoch on {images['train']} photographs of Flickr8k with 5 captions each, with an "
         f"evaluation on {images['validation']} photographs: the proportions of the whole data set "
         f"({figures['machine']}). The captioners and settings are those of the recipes on Flickr8k, VisualGPT with a "
-        "language model of random weights. Features of the frozen vision model are computed before, once. The loss of the "
-        "references is a forward pass of the model over the five captions of each validation photograph.",
+        "language model of random weights. Features of the frozen vision model are computed before, once. The loss "
+        "of the references is a forward pass of the model over the five captions of each validation photograph.",
         "",
         *columns("part of the epoch", *(row["captioner"] for row in rows)),
         *(f"| {part} | " + " | ".join(f"{row[part]:.1%}" for row in rows) + " |" for part in figures["parts"]),
