@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hf_captioners.metrics import (
@@ -23,6 +24,7 @@ from hf_captioners.metrics.compute import check_choice
 from hf_captioners.metrics.registry import DEFAULT_METRICS
 
 PathLike = str | os.PathLike[str]
+SETTINGS = ("tokenizer", "document_frequency", "images", "reference_captions")
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,9 @@ class Scores:
 
     Args:
         matched: captions and references; images that only one side has are in `missing` and `extra`.
-        metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images, and the
-            `intervals` of those that are means, see `mean_intervals`; with a baseline its metrics under `baseline` and
-            the paired bootstrap of each metric under `comparison`.
+        metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images and of
+            reference captions, and the `intervals` of those that are means, see `mean_intervals`; with a baseline its
+            metrics under `baseline` and the paired bootstrap of each metric under `comparison`.
         per_image: for each metric the scores of the images; NaN of an image that a metric leaves out.
     """
 
@@ -166,7 +168,9 @@ def score_matched(
     settings = settings or MetricSettings()
     metrics = settings.compute(matched)
     per_image = metrics.pop("per_image")
-    metrics |= {"images": len(matched.images), "missing": matched.missing, "extra": matched.extra}
+    references = sum(map(len, matched.references))
+    metrics |= {"images": len(matched.images), "reference_captions": references}
+    metrics |= {"missing": matched.missing, "extra": matched.extra}
     metrics["intervals"] = mean_intervals(metrics, per_image)
     if baseline is not None:
         if len(matched.images) < 2:
@@ -219,6 +223,40 @@ def compare_scores(
             ours, others = zip(*pairs, strict=True)
             compared[name] = compare_systems(ours, others)._asdict()
     return compared
+
+
+def read_scores(path: PathLike) -> dict[str, Any]:
+    """Read the metrics that `hf-captioners score --output` or `evaluate --output` wrote.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: it holds no such metrics.
+    """
+    try:
+        metrics = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    variants = metrics.get("variants") if isinstance(metrics, dict) else None
+    if not isinstance(variants, dict) or not all(isinstance(metrics.get(name), int | float) for name in variants):
+        raise ValueError(f"{path} holds no metrics, expected a file that `score` or `evaluate` wrote with `output`.")
+    return metrics
+
+
+def setting_differences(metrics: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each setting that two results do not share, so that their metrics cannot be compared.
+
+    Args:
+        metrics: `Scores.metrics`.
+        earlier: those of an earlier result, see `read_scores`. Settings that it does not record are not compared.
+    """
+    pairs = [(name, metrics.get(name), earlier.get(name)) for name in SETTINGS]
+    variants = metrics["variants"]
+    pairs += [(name, variants[name], other) for name, other in earlier["variants"].items() if name in variants]
+    return [
+        f"{name}: {here}, earlier {there}"
+        for name, here, there in pairs
+        if None not in (here, there) and here != there
+    ]
 
 
 def _number(score: float) -> float | None:

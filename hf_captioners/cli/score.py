@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hf_captioners.captioning.scoring import MetricSettings, Scores
 
 NAME = "score"
-FILES = ("document_frequency", "meteor_tables", "spice_jar", "chair_objects", "chair_instances")
+FILES = ("document_frequency", "meteor_tables", "spice_jar", "chair_objects", "chair_instances", "earlier_scores")
 HELP = "score captions against references: BLEU, ROUGE-L, CIDEr, METEOR, without Java"
 
 
@@ -61,6 +61,11 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
         "--chair_instances",
         help="annotated objects for chair: instances of COCO, or JSON; default: those of the references",
     )
+    parser.add_argument(
+        "--earlier_scores",
+        help="a file that --output wrote: print the differences of all metrics, and warn if it was scored with other "
+        "settings",
+    )
     parser.add_argument("--format", choices=("table", "json"), default="table", help="format of standard output")
     parser.add_argument("--output", help="write all metrics to this .json file")
     parser.add_argument("--per_image", help="write the scores of each image to this .jsonl file")
@@ -70,13 +75,16 @@ def metric_settings(args: argparse.Namespace) -> "MetricSettings":
     """Read the metric arguments, and check before any work that files can be read and written.
 
     Raises:
-        ValueError: a metric is unknown.
+        ValueError: a metric is unknown, or `earlier_scores` holds no metrics.
         FileNotFoundError, PermissionError, NotADirectoryError: a file cannot be read or written.
     """
     for name in FILES:
         check_path(name, getattr(args, name))
-    from hf_captioners.captioning.scoring import MetricSettings
+    from hf_captioners.captioning.scoring import MetricSettings, read_scores
     from hf_captioners.metrics.compute import with_control
+
+    if args.earlier_scores:
+        read_scores(args.earlier_scores)
 
     settings = MetricSettings(
         with_control(args.metrics, args.shuffled_control),
@@ -109,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
 
 def report(scores: "Scores", args: argparse.Namespace) -> int:
     """Print the metrics and write the files that were asked for; return the exit status."""
+    if args.earlier_scores:
+        add_earlier(scores.metrics, args.earlier_scores)
     print(as_json(scores.metrics) if args.format == "json" else table(scores.metrics))
     if args.output:
         write_text(Path(args.output), as_json(scores.metrics) + "\n")
@@ -120,6 +130,20 @@ def report(scores: "Scores", args: argparse.Namespace) -> int:
             names = ", ".join(images[:5]) + (", ..." if len(images) > 5 else "")
             print(f"not scored: {len(images):,} image(s) {fault}: {names}", file=sys.stderr)
     return 1 if missing or extra else 0
+
+
+def add_earlier(metrics: dict[str, Any], path: str) -> None:
+    """Add the differences from an earlier result as `since_earlier`; warn if it was scored with other settings."""
+    from hf_captioners.captioning.scoring import read_scores, setting_differences
+
+    earlier = read_scores(path)
+    shared = [name for name in metrics["variants"] if name in earlier["variants"]]
+    metrics["since_earlier"] = {name: metrics[name] - earlier[name] for name in shared}
+    if different := setting_differences(metrics, earlier):
+        text = "; ".join(different)
+        print(
+            f"warning: {path} was scored with other settings, its metrics cannot be compared: {text}", file=sys.stderr
+        )
 
 
 def table(metrics: Mapping[str, Any]) -> str:
@@ -137,6 +161,9 @@ def table(metrics: Mapping[str, Any]) -> str:
     if "comparison" in metrics:
         lines += ["", "against the baseline (paired bootstrap over images, means of the scores per image):"]
         lines += [f"{name:<{width}}  {verdict(result)}" for name, result in metrics["comparison"].items()]
+    if "since_earlier" in metrics:
+        lines += ["", "difference from the earlier scores:"]
+        lines += [f"{name:<{width}}  {change:+9.4f}" for name, change in metrics["since_earlier"].items()]
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,51 @@ def test_baseline(files, tmp_path, capsys):
     assert "+0.0000" in line and "p = 1.0000: not significant" in line
 
 
+def test_earlier_scores_of_the_same_settings(files, tmp_path, capsys):
+    earlier = tmp_path / "earlier.json"
+    assert score(*files, "--output", earlier) == 0
+    before = json.loads(earlier.read_text())
+    files[0].write_text(files[0].read_text().replace("two dogs run", "two cats"))
+    capsys.readouterr()
+    assert score(*files, "--earlier_scores", earlier, "--format", "json") == 0
+    out, err = capsys.readouterr()
+    assert not err
+    now = json.loads(out)
+    assert now["since_earlier"]["cider_d"] == now["cider_d"] - before["cider_d"] < 0
+    assert score(*files, "--earlier_scores", earlier) == 0
+    assert f"{now['since_earlier']['rouge_l']:+.4f}" in capsys.readouterr().out.split("earlier scores:")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--tokenizer", "none"), "tokenizer: ptb, earlier none"),
+        (("--meteor_stages", "exact", "--metrics", "meteor"), "meteor: "),
+        (
+            ("--document_frequency", "df.npz"),
+            "of this set: 3 images, earlier a given corpus",
+        ),
+    ],
+)
+def test_earlier_scores_of_other_settings_are_told(files, tmp_path, monkeypatch, capsys, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    DocumentFrequency.per_image(list(REFERENCES.values())).save("df.npz")
+    assert score(*files, *arguments, "--output", "earlier.json") == 0
+    metrics = ["--metrics", "meteor", "--meteor_stages", "exact", "stem"] if "meteor" in arguments else []
+    assert score(*files, *metrics, "--earlier_scores", "earlier.json") == 0
+    err = capsys.readouterr().err
+    assert "cannot be compared" in err and told in err
+
+
+def test_fewer_references_than_earlier_are_told(files, capsys, tmp_path):
+    assert score(*files, "--output", tmp_path / "earlier.json") == 0
+    content = json.loads(files[1].read_text())
+    content["annotations"].pop()
+    files[1].write_text(json.dumps(content))
+    assert score(*files, "--earlier_scores", tmp_path / "earlier.json") == 0
+    assert "reference_captions: 4, earlier 5" in capsys.readouterr().err
+
+
 def test_only_images_of_both_systems_are_compared(files, tmp_path, capsys):
     other = tmp_path / "other.jsonl"
     other.write_text('{"image_id": 1, "caption": "a cat"}\n{"image_id": 2, "caption": "dogs"}\n')
@@ -107,6 +153,9 @@ def test_meteor_without_tables(files, capsys):
         (("--metrics", "spice"), "pass spice=OriginalSpice"),
         (("--baseline", "none.json"), "there is no file or folder none.json"),
         (("--document_frequency", "none.npz"), "none.npz"),
+        (("--earlier_scores", "none.json"), "there is no file or folder none.json"),
+        (("--earlier_scores", __file__), "is not JSON"),
+        (("--earlier_scores", str(Path(__file__).parents[2] / "release" / "public_api.json")), "holds no metrics"),
     ],
 )
 def test_errors(files, capsys, arguments, message):
