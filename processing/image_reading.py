@@ -46,7 +46,7 @@ USER_AGENT = "hf-captioners"
 
 
 def read_image(
-    source: Any, timeout: float | None = None, max_bytes: float | None = None, least_side: int | None = None
+    source: Any, timeout: float | None = None, max_bytes: float | None = None, min_side: int | None = None
 ) -> PIL.Image.Image:
     """Read one image as upright RGB.
 
@@ -63,7 +63,7 @@ def read_image(
             with 1, 2 (grey, alpha), 3 or 4 (red, green, blue, alpha) channels. See `grey_levels` for its values.
         timeout: seconds for the whole download of an address; None: 60.
         max_bytes: largest download in bytes; None: 64 MiB.
-        least_side: decode a JPEG file at 1/2, 1/4 or 1/8 of its size, as long as both sides keep this many pixels,
+        min_side: decode a JPEG file at 1/2, 1/4 or 1/8 of its size, as long as both sides keep this many pixels,
             which takes a fraction of the time. None: every pixel.
 
     Returns:
@@ -88,8 +88,8 @@ def read_image(
             return _upright_rgb(source)
     content, name = _locate(source, timeout, max_bytes)
     with named_faults(name), open_image(content) as image:
-        if least_side is not None:
-            image.draft(None, (least_side, least_side))
+        if min_side is not None:
+            image.draft(None, (min_side, min_side))
         return _upright_rgb(image)
 
 
