@@ -83,7 +83,7 @@ def progress_of(work: str, unit: str, total: int | None, is_hidden: bool = False
 
 
 def _to_nobody(line: str) -> None:
-    """Ignore a line."""
+    """Ignore a line of progress."""
 
 
 def _to_stderr(line: str) -> None:

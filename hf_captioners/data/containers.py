@@ -200,7 +200,7 @@ def split_name(name: str) -> tuple[Path, str] | None:
 
 
 def is_image_inside(name: str) -> bool:
-    """Return whether a name is that of an existing image in a tar shard, with any characters."""
+    """Return whether a name refers to an existing image in a tar shard, whatever its characters."""
     container = split_name(local_path(name))
     if container is None or container[0].suffix.lower() != TAR:
         return False

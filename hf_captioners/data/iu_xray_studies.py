@@ -138,7 +138,7 @@ def xml_studies(source: Path, report: DataReport) -> Iterator[Study]:
 
 
 def _xml_files(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the XML files, by ascending number."""
+    """Yield name and content of the XML report files, by ascending study number."""
     if source.is_dir():
         for path in sorted(source.rglob("*.xml"), key=lambda path: _number(path.name)):
             yield str(path), path.read_bytes()

@@ -45,7 +45,7 @@ class DataSource(NamedTuple):
 
 
 def recognised(name: str, data_dir: str | Path | None, options: Mapping[str, Any]) -> DataSource:
-    """Return the reader for a data set; `caption_folder` means any format found in the folder or table.
+    """Return the reader for a data set; for `caption_folder`, detect the format of the folder or table.
 
     Args:
         name: name of the data set. A name other than `caption_folder` stays as it is.

@@ -90,7 +90,7 @@ class DataReport:
             self.problems.append(problem)
 
     def remark(self, file: str | Path, message: str) -> None:
-        """Add a message about an assumption on a file, once."""
+        """Add a note on how a file was interpreted, unless the report has it already."""
         text = f"{file}: {message}"
         if text not in self.remarks:
             self.remarks.append(text)

@@ -197,6 +197,6 @@ def _images_in(shard: Path) -> int:
 
 
 def days_since(seconds: float) -> str:
-    """Return the time since a moment in words, such as days."""
+    """Return how many days ago a time was, as text such as `3 days ago`."""
     days = (time.time() - seconds) / 86400
     return "today" if days < 1 else f"{days:.0f} day{'' if round(days) == 1 else 's'} ago"

@@ -165,7 +165,7 @@ def configs_of(model: Any) -> list[Any]:
 
 
 def closed_under_merges(tokenizer_model: Mapping[str, Any], needed: Collection[int]) -> list[int]:
-    """Add to the needed tokens those that they are merged from, and those that no merge makes; return sorted ids.
+    """Add the tokens that merge into needed tokens (BPE), and tokens that no merge makes; return sorted ids.
 
     Args:
         tokenizer_model: entry `model` of `tokenizer.json`.
@@ -187,7 +187,7 @@ def closed_under_merges(tokenizer_model: Mapping[str, Any], needed: Collection[i
 
 
 def merged(pair: Sequence[str], tokenizer_model: Mapping[str, Any]) -> str:
-    """Return the token that byte-pair encoding makes of a pair."""
+    """Return the token into which byte-pair encoding merges a pair of tokens."""
     return pair[0] + pair[1].removeprefix(tokenizer_model.get("continuing_subword_prefix") or "")
 
 

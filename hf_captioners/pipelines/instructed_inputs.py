@@ -83,7 +83,7 @@ THINKING_MARKS = (
 
 
 class UnfinishedThoughtError(ValueError):
-    """Error of a model that still thought aloud when its last token was generated."""
+    """A reasoning model reached its last token before it finished thinking."""
 
 
 class CaptionRequest(NamedTuple):
@@ -158,7 +158,7 @@ class InstructedInputs:
         return DEFAULT_INSTRUCTION if self.form is None else self.form.instruction
 
     def tokens_left(self, tokens: int) -> int:
-        """Return a number of new tokens: at most half of the positions that a decoder shares with its prompt."""
+        """Return the maximum number of new tokens: at most half of a decoder's positions, shared with the prompt."""
         return tokens if self.is_encoder_decoder or not self.positions else min(tokens, self.positions // 2)
 
     @property
@@ -262,7 +262,7 @@ class InstructedInputs:
         )
 
     def _template_options(self) -> dict[str, Any]:
-        """Return template variables that switch thinking aloud off, where the model has the choice."""
+        """Return chat template variables that switch a reasoning model's thinking off, where possible."""
         return {"enable_thinking": False} if "enable_thinking" in (self.template or "") else {}
 
     def rendered_turns(self, instruction: str, answer: str | None = None) -> str:
@@ -299,7 +299,7 @@ class InstructedInputs:
     def _plain_inputs(
         self, form: PromptForm, images: Sequence[Any], instructions: Sequence[str], beginnings: Sequence[str]
     ) -> Any:
-        """Encode requests of a family without a chat template."""
+        """Encode requests for a model family without a chat template."""
         given: dict[str, Any] = {"images": list(images), "return_tensors": "pt"}
         if form.text is not None:
             texts = [form.text.format(instruction) for instruction in instructions]
@@ -393,7 +393,7 @@ def chat_template_of(processor: Any) -> str | None:
 
 
 def thinking_marks(template: str, name: str) -> tuple[str, str] | None:
-    """Return the marks around thoughts in a chat template's model output; None if the model does not think aloud.
+    """Return the tags around a reasoning model's thoughts, such as `<think>`; None for other models.
 
     Raises:
         ValueError: the template is of a model that thinks aloud, and has none of `THINKING_MARKS`.

@@ -121,7 +121,7 @@ def require_finite_loss(loss: float, name: str, trainer: Any) -> None:
 
 
 def require_targets(labels: Tensor | None, step: int) -> None:
-    """Check whether a batch with a loss that is not finite has any labels.
+    """Check that a batch has labels, after its loss was NaN or infinite.
 
     Raises:
         ValueError: all labels are ignored, so that the loss is a mean over nothing.

@@ -124,12 +124,12 @@ def projection_names(released: str, ours: str, letters: str) -> tuple[tuple[str,
 
 
 def norm_names(released: str, ours: str) -> tuple[tuple[str, str], ...]:
-    """Return renamings of an `UnbiasedLayerNorm` of the same programs."""
+    """Return renamings of an `UnbiasedLayerNorm` in the ImageCaptioning.pytorch family."""
     return ((rf"{released}\.a_2", f"{ours}.weight"), (rf"{released}\.b_2", f"{ours}.bias"))
 
 
 def sub_layer_names(released: str, ours: str, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return renamings of a layer's residual connections and feed-forward layer in the same programs.
+    """Return renamings of residual connections and feed-forward layers in the ImageCaptioning.pytorch family.
 
     Args:
         released: pattern of the layer's name, with one group.

@@ -105,7 +105,7 @@ def _text_of(completion: Any) -> str:
 
 
 class MetricReward:
-    """Reward: a metric of each completion against its image's references, independent of other images.
+    """Reward function: the score of a metric for each completion, against the references of its image.
 
     Args:
         name: metric of `reward_metrics`, or its score.
