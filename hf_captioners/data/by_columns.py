@@ -103,7 +103,7 @@ class ByColumns(HubDatasetReader):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Add the source, and the file if known, to errors of `datasets`, which often lack both."""
+        """Context manager that adds source and, if known, file to errors of `datasets`, which often lack both."""
         try:
             yield
         except (FileNotFoundError, ConnectionError):

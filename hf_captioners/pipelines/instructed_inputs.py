@@ -246,9 +246,9 @@ class InstructedInputs:
                 content, answer = f"{self.processor.image_token}\n{instruction}", beginning
             chat = [{"role": "user", "content": content}]
             chats.append([*chat, {"role": "assistant", "content": answer}] if prefilled else chat)
-        given: dict[str, Any] = {"padding": True}
+        options: dict[str, Any] = {"padding": True}
         if not self.renders_lists:
-            given["images"] = [[image] for image in images]
+            options["images"] = [[image] for image in images]
         return self.processor.apply_chat_template(
             chats,
             chat_template=self.template,
@@ -257,7 +257,7 @@ class InstructedInputs:
             return_tensors="pt",
             add_generation_prompt=not prefilled,
             continue_final_message=prefilled,
-            processor_kwargs=given,
+            processor_kwargs=options,
             **self._template_options(),
         )
 
@@ -300,15 +300,15 @@ class InstructedInputs:
         self, form: PromptForm, images: Sequence[Any], instructions: Sequence[str], beginnings: Sequence[str]
     ) -> Any:
         """Encode requests for a model family without a chat template."""
-        given: dict[str, Any] = {"images": list(images), "return_tensors": "pt"}
+        options: dict[str, Any] = {"images": list(images), "return_tensors": "pt"}
         if form.text is not None:
             texts = [form.text.format(instruction) for instruction in instructions]
             if form.joins and not self.is_encoder_decoder:
                 texts = [" ".join(filter(None, pair)) for pair in zip(texts, beginnings, strict=True)]
-            given |= {"text": texts, "padding": True}
+            options |= {"text": texts, "padding": True}
         elif self.takes_instruction:
-            given["text"] = list(instructions)
-        return self.processor(**given)
+            options["text"] = list(instructions)
+        return self.processor(**options)
 
     def _with_tokens(self, tensors: dict[str, torch.Tensor], beginnings: Sequence[str]) -> dict[str, torch.Tensor]:
         """Append the tokens of caption beginnings to the prompts, or make them decoder inputs."""
@@ -362,8 +362,8 @@ class InstructedInputs:
         opening, closing = self.thinking
         whole = text if closing in text else self.processor.tokenizer.decode(ids)  # marks may be special tokens
         if closing in whole:
-            rest = whole.rpartition(closing)[2]
-            return self.processor.tokenizer.decode(self.tokens_of(rest), skip_special_tokens=True)
+            answer = whole.rpartition(closing)[2]
+            return self.processor.tokenizer.decode(self.tokens_of(answer), skip_special_tokens=True)
         if opening in whole or self._prompt_opens_thinking():
             raise UnfinishedThoughtError(
                 f"The model thinks aloud, and reached no caption in {len(ids)} tokens. Pass a larger "

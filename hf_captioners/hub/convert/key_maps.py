@@ -57,7 +57,7 @@ class KeyMap:
 
 def count_layers(keys: Iterable[str], pattern: str) -> int:
     """Return 1 + the largest layer number in weight names, read by the group of `pattern`; 0 without any."""
-    return max((1 + int(found[1]) for key in keys if (found := re.match(pattern, key))), default=0)
+    return max((1 + int(match[1]) for key in keys if (match := re.match(pattern, key))), default=0)
 
 
 # Decoding state in checkpoints of the M2 code.
