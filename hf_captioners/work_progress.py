@@ -79,10 +79,10 @@ def progress_of(work: str, unit: str, total: int | None, is_hidden: bool = False
         with tqdm(total=total, desc=work, unit=unit, disable=None, leave=leave) as bar:
             yield bar
     else:
-        yield MinuteLines(work, f"{unit}s", total, _to_nobody if is_hidden else _to_stderr)
+        yield MinuteLines(work, f"{unit}s", total, _discard if is_hidden else _to_stderr)
 
 
-def _to_nobody(line: str) -> None:
+def _discard(line: str) -> None:
     """Ignore a line of progress."""
 
 

@@ -100,7 +100,7 @@ def _images_of(path: Path) -> list[str]:
     return images
 
 
-def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
+def ignored_files(inputs: Sequence[str]) -> dict[str, list[str]]:
     """Find the files in folders that are neither images nor texts of images.
 
     Args:

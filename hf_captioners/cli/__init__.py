@@ -42,7 +42,7 @@ COMMANDS = {
     "demo": "demo",
     "env": "env",
 }
-KNOWN_ERRORS = (ValueError, OSError, ImportError)
+REPORTED_ERRORS = (ValueError, OSError, ImportError)
 
 
 def load_command(name: str) -> ModuleType:
@@ -128,16 +128,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.run(args)
     except KeyboardInterrupt as interruption:
         return report_interruption(interruption, argv)
-    except known_errors() as error:
+    except reported_errors() as error:
         if top.traceback:
             raise
-        reason = "" if isinstance(error, KNOWN_ERRORS) else "there is no connection to the Hub: "
+        reason = "" if isinstance(error, REPORTED_ERRORS) else "there is no connection to the Hub: "
         names = option_flags() | flags if "data_options" in flags else flags
         print(f"hf-captioners {top.command}: error: {reason}{with_dashes(str(error), names)}", file=sys.stderr)
         return 2
 
 
-def known_errors() -> tuple[type[Exception], ...]:
+def reported_errors() -> tuple[type[Exception], ...]:
     """Return the exception types that are reported on one line, connection errors of the Hub included."""
     errors = sys.modules.get("huggingface_hub.errors")
-    return KNOWN_ERRORS if errors is None else (*KNOWN_ERRORS, errors.HTTPError)
+    return REPORTED_ERRORS if errors is None else (*REPORTED_ERRORS, errors.HTTPError)

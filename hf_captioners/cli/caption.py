@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.names import read_named_values
 
-from .interruption import tells_what_is_written
+from .interruption import note_at_interruption
 from .memory import keep_freed_memory
 from .parsing import positive
 from .paths import check_model_and_device, check_path
-from .sidecars import OF_SIDECARS, add_sidecar_arguments, agreed_plan, is_resumed, left_out, mode_of, written
+from .sidecars import OF_SIDECARS, add_sidecar_arguments, confirmed_plan, is_resumed, left_out, mode_of, written
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
@@ -411,7 +411,7 @@ def run(args: argparse.Namespace) -> int:
     texts = {name: value for name in names if (value := getattr(args, name))}
     if args.min_confidence is not None:
         texts["min_confidence"] = args.min_confidence
-    name_files_left_out(args.inputs)
+    report_ignored_files(args.inputs)
     if args.sidecar is not None:
         return caption_beside(args, paths, images, workers, engine, **texts, **options)
     if args.output is not None:
@@ -489,7 +489,7 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with (
         CaptionFile(output, settings, args.resume, args.overwrite) as file,
-        tells_what_is_written(lambda: f"{len(file.done):,} of {len(images):,} images are done, in {file.working}."),
+        note_at_interruption(lambda: f"{len(file.done):,} of {len(images):,} images are done, in {file.working}."),
     ):
         unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, engine=engine, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
@@ -510,7 +510,7 @@ def caption_beside(
     usable = [image for image in images if image not in faults]
     unusable = [faults[image] for image in images if image in faults]
     folder = typed[0]
-    plan = None if is_resumed(args, folder, mode) else agreed_plan(args, usable, mode, typed)
+    plan = None if is_resumed(args, folder, mode) else confirmed_plan(args, usable, mode, typed)
     if plan is not None and not plan.images:
         print(f"There is nothing to caption.{left_out(plan, mode)}", file=sys.stderr)
         return report([], args.allow_skipped, unusable)
@@ -522,22 +522,22 @@ def caption_beside(
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
         if plan is None:
-            plan = agreed_plan(args, [image for image in usable if image not in files.done], mode, typed)
+            plan = confirmed_plan(args, [image for image in usable if image not in files.done], mode, typed)
         files.replaceable = plan.replaceable
         chosen = files.done.union(plan.images)
         images = [image for image in usable if image in chosen]  # in the batches of an undisturbed job
-        with tells_what_is_written(lambda: written(files, len(images), folder)):
+        with note_at_interruption(lambda: written(files, len(images), folder)):
             unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
     print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{left_out(plan, mode)}", file=sys.stderr)
     return report(unreadable, args.allow_skipped, unusable)
 
 
-def name_files_left_out(inputs: Sequence[str]) -> None:
+def report_ignored_files(inputs: Sequence[str]) -> None:
     """Print how many files in folders are not images by their names, and which endings are read."""
-    from hf_captioners.captioning.image_list import files_left_out, read_endings
+    from hf_captioners.captioning.image_list import ignored_files, read_endings
     from hf_captioners.output_files import printable
 
-    ignored = files_left_out(inputs)
+    ignored = ignored_files(inputs)
     for ending, paths in ignored.items():
         kind = f"that end with {ending}" if ending else "without an ending"
         print(f"left out: {len(paths):,} file(s) {printable(kind)}, such as {printable(paths[0])}", file=sys.stderr)

@@ -76,7 +76,7 @@ def deferred(take: Callable[[KeyboardInterrupt], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def tells_what_is_written(sentence: Callable[[], str]) -> Iterator[None]:
+def note_at_interruption(sentence: Callable[[], str]) -> Iterator[None]:
     """Context manager that adds a job's progress to an interruption, for `--resume`.
 
     Args:

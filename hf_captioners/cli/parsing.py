@@ -151,15 +151,15 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Check the names of all flags first, then parse as `argparse` does."""
         if args is not None and not any(isinstance(one, argparse._SubParsersAction) for one in self._actions):
-            args = self._with_free_values(self._with_known_flags(list(args)))
+            args = self._with_free_values(self._with_valid_flags(list(args)))
         return super().parse_known_args(args, namespace)
 
-    def _with_known_flags(self, args: list[str]) -> list[str]:
+    def _with_valid_flags(self, args: list[str]) -> list[str]:
         checked: list[str] = []
         for place, text in enumerate(args):
             if text == "--" or (self._takes_rest() and not FLAG.fullmatch(text)):
                 return [*checked, *args[place:]]
-            checked.append(self._with_known_name(text) if FLAG.fullmatch(text) else text)
+            checked.append(self._with_valid_name(text) if FLAG.fullmatch(text) else text)
         return checked
 
     def _with_free_values(self, args: list[str]) -> list[str]:
@@ -186,7 +186,7 @@ class CommandParser(argparse.ArgumentParser):
     def _takes_rest(self) -> bool:
         return any(one.nargs == argparse.REMAINDER for one in self._actions)
 
-    def _with_known_name(self, text: str) -> str:
+    def _with_valid_name(self, text: str) -> str:
         name, sign, value = text.partition("=")
         for spelling in (name, name.replace("-", "_").replace("__", "--", 1)):
             if spelling in self._option_string_actions:

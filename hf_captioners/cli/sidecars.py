@@ -31,12 +31,12 @@ def add_sidecar_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def agreed_plan(args: argparse.Namespace, images: list[str], mode: str, typed: list[Path]) -> "SidecarPlan":
+def confirmed_plan(args: argparse.Namespace, images: list[str], mode: str, typed: list[Path]) -> "SidecarPlan":
     """Return the plan of images to caption, after the user agrees to replace human-written texts."""
     from hf_captioners.captioning.sidecar_plan import plan_sidecars
 
     plan = plan_sidecars(images, args.sidecar, mode, typed)
-    agree_to_replace(plan, args.yes)
+    confirm_replacement(plan, args.yes)
     return plan
 
 
@@ -70,7 +70,7 @@ def is_resumed(args: argparse.Namespace, folder: Path, mode: str) -> bool:
     return bool(resumed)
 
 
-def agree_to_replace(plan: "SidecarPlan", agreed: bool) -> None:
+def confirm_replacement(plan: "SidecarPlan", agreed: bool) -> None:
     """List human-written text files to be replaced, and ask for confirmation in a terminal.
 
     Raises:

@@ -15,7 +15,7 @@ from hf_captioners.training.parser import add_training_flags, argument_list, mer
 
 from .cross_validation import CrossValidation, offer
 from .evaluate import add_strict_argument, report_left_out
-from .interruption import deferred, tells_what_is_written
+from .interruption import deferred, note_at_interruption
 from .parsing import add_allow_code, with_dashes
 from .paths import check_training_paths
 
@@ -124,13 +124,13 @@ def run(args: argparse.Namespace) -> int:
                 say("Interrupted: a checkpoint is written after this step. Interrupt again to end without it.")
         return is_taken
 
-    def what_is_written() -> str:
+    def progress_note() -> str:
         parts = "" if validation is None else f"{validation.done} of {args.folds} parts are captioned. "
-        return parts + where_it_goes_on(arguments.training)
+        return parts + resume_note(arguments.training)
 
     started = time.monotonic()
     try:
-        with tells_what_is_written(what_is_written), deferred(take):
+        with note_at_interruption(progress_note), deferred(take):
             if args.folds is not None:
                 validation = CrossValidation(values, args.folds, args.resume, say)
                 arguments = validation.arguments
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     if result.trainer.is_world_process_zero():
         for line in figures_of(args, arguments, result, validation, seconds):
             print(line)
-    print(how_to_caption(result))
+    print(caption_command(result))
     return report_left_out(arguments.data.left_out, args.strict)
 
 
@@ -226,7 +226,7 @@ def compare_with_start(arguments: Any, result: "TrainingResult") -> str | None:
     return f"\nOn held-out images:\n{comparison.table()}\nThe captions side by side: {page}"
 
 
-def where_it_goes_on(training: "CaptioningTrainingArguments") -> str:
+def resume_note(training: "CaptioningTrainingArguments") -> str:
     """Return a sentence about the checkpoint from which an interrupted run can resume."""
     from hf_captioners.training.running import last_checkpoint
 
@@ -269,7 +269,7 @@ def summary(result: "TrainingResult", is_of_all: bool = False) -> list[str]:
     return lines
 
 
-def how_to_caption(result: "TrainingResult") -> str:
+def caption_command(result: "TrainingResult") -> str:
     """Return a line with the command for captioning with the trained captioner."""
     instruction = result.trainer.args.instruction
     flag = "" if instruction is None else f" --instruction {shlex.quote(instruction)}"

@@ -62,7 +62,7 @@ class TrainingImages:
         """Write the list into the captioner's folder."""
         write_text(Path(folder, FILE), json.dumps({"images": self.images}, ensure_ascii=False) + "\n")
 
-    def with_those_of(self, *folders: str | os.PathLike[str]) -> "TrainingImages":
+    def union_with(self, *folders: str | os.PathLike[str]) -> "TrainingImages":
         """Return the union with the lists of other captioners' folders, which may have no list."""
         lists = [images for folder in folders if (images := TrainingImages.load(folder)) is not None]
         return TrainingImages(tuple(dict.fromkeys(pair for images in (self, *lists) for pair in images.images)))

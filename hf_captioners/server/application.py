@@ -199,7 +199,7 @@ class CaptionServer:
 
     async def run_batches(self, _application: web.Application) -> AsyncIterator[None]:
         """Run the batching of requests while the application runs."""
-        report_shortage_rarely(asyncio.get_running_loop())
+        limit_shortage_reports(asyncio.get_running_loop())
         running = asyncio.create_task(self.batches.run())
         yield
         running.cancel()
@@ -264,7 +264,7 @@ def is_fault_of_values(error: BaseException) -> bool:
     return isinstance(error, ValueError)
 
 
-def report_shortage_rarely(loop: asyncio.AbstractEventLoop) -> None:
+def limit_shortage_reports(loop: asyncio.AbstractEventLoop) -> None:
     """Limit an event loop's messages about missing file descriptors to one a minute; asyncio sends 100 a second."""
     reported = -math.inf
 

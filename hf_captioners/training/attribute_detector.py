@@ -26,7 +26,7 @@ from hf_captioners.processing.vocabulary import attribute_labels, attribute_word
 from .collator import stack_features
 from .data_arguments import DataArguments, load_training_data
 from .images import CaptionedImages
-from .progress import Say, tell_progress
+from .progress import Say, report_progress
 from .starting import MISSING_VISION_MODEL
 
 logger = logging.get_logger(__name__)
@@ -191,7 +191,7 @@ def train_attribute_detector(
                 f"{len(words):,} words; training on {len(train_images):,} images with {regions} regions each, "
                 f"evaluated on {len(validation_images):,} images. The detector will be in {output}."
             )
-            tell_progress(trainer, say)
+            report_progress(trainer, say)
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model()
         if image_processor is not None:

@@ -230,12 +230,12 @@ def log_progress(trainer: Trainer, say: Say, started_from: str) -> None:
     """Report the plan of a run now, and its progress and metrics during training."""
     for line in describe_run(trainer, started_from):
         say(line)
-    tell_progress(trainer, say)
+    report_progress(trainer, say)
     if hasattr(trainer, "say"):  # it has a cross-entropy part, which is a trainer of its own
         trainer.say = say
 
 
-def tell_progress(trainer: Trainer, say: Say) -> None:
+def report_progress(trainer: Trainer, say: Say) -> None:
     """Replace transformers' progress callbacks by one-line reports of time and metrics.
 
     transformers shows no progress where its warnings are silenced, as commands do; here it is hidden only if

@@ -179,7 +179,7 @@ def train_captioner(
     if model_arguments.model is not None:  # before any image is read
         require_supported(model_arguments.model, trainer_class(training_arguments).purpose)
     is_main = training_arguments.process_index == 0
-    say = say if say is not None and is_main else _say_nothing
+    say = say if say is not None and is_main else _discard
     variants = _try_metrics(training_arguments, test)
     tokenizer = test.test_tokenizer or training_arguments.caption_tokenizer
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
@@ -207,7 +207,7 @@ def train_captioner(
             trainer.check_evaluation(test_rows, "test")
         if is_main:
             _save_image_lists(data_arguments, train_rows, output, model_arguments.model, checkpoint)
-        if say is not _say_nothing:
+        if say is not _discard:
             log_progress(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
@@ -236,7 +236,7 @@ def _save_image_lists(
     if isinstance(rows, IterableDataset):
         return
     before = [folder for folder in (start, output if checkpoint is not None else None) if folder is not None]
-    TrainingImages.of(rows).with_those_of(*before).save(output)
+    TrainingImages.of(rows).union_with(*before).save(output)
 
 
 def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> None:
@@ -252,7 +252,7 @@ def trainer_class(training_arguments: CaptioningTrainingArguments) -> type[Capti
     return SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
 
 
-def _say_nothing(line: str) -> None:
+def _discard(line: str) -> None:
     """Ignore a progress message."""
 
 

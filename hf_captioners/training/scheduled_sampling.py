@@ -10,7 +10,7 @@ from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 
 
 @torch.no_grad()
-def mix_in_own_words(model: Any, inputs: Mapping[str, Tensor], probability: float) -> Tensor:
+def mix_in_samples(model: Any, inputs: Mapping[str, Tensor], probability: float) -> Tensor:
     """Replace some input words by samples from the captioner's predictions.
 
     As in AoANet's code, each word after the first is replaced with a probability, and a sample depends on the words

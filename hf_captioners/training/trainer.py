@@ -47,7 +47,7 @@ from .resume import (
     restore_best_checkpoint,
     why_finished,
 )
-from .scheduled_sampling import mix_in_own_words
+from .scheduled_sampling import mix_in_samples
 from .streams import StreamedPairs, require_stream_arguments
 
 logger = logging.get_logger(__name__)
@@ -272,7 +272,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         """Compute the loss, with scheduled sampling if it is on."""
         probability = self.args.scheduled_sampling_probability(self.state.epoch or 0)
         if probability and model.training:
-            words = mix_in_own_words(self.base_model, inputs, probability)
+            words = mix_in_samples(self.base_model, inputs, probability)
             inputs = {**inputs, "decoder_input_ids": words, "use_cache": False}
         if not isinstance(self.encoder, InstructedEncoder):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

@@ -21,7 +21,7 @@ from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.evaluation import caption_statistics
 from hf_captioners.training.health import visual_gate_means
 from hf_captioners.training.images import CaptionedImages
-from hf_captioners.training.progress import Say, tell_progress
+from hf_captioners.training.progress import Say, report_progress
 from hf_captioners.training.resume import load_weights
 from hf_captioners.training.rewards.functions import SELF_RETRIEVAL, Reward, named_reward
 from hf_captioners.training.rewards.references import TrainingReferences
@@ -277,7 +277,7 @@ class SCSTTrainer(CaptioningTrainer):
             callbacks=self._callbacks,
         )
         if self.say is not None:
-            tell_progress(trainer, self.say)
+            report_progress(trainer, self.say)
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_state()
 
