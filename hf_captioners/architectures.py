@@ -1,4 +1,4 @@
-"""The table of architectures: model types, classes, tokenizers and papers."""
+"""Table of architectures: model types, classes, tokenizers and papers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture: its names, its classes and its defaults.
+    """An architecture: names, classes and defaults.
 
     Args:
         name: name on the command line.
@@ -41,11 +41,11 @@ class Architecture:
 
     @property
     def tokenizer_class(self) -> str:
-        """Name of the tokenizer class of transformers."""
+        """Name of the tokenizer class in transformers."""
         return {"gpt2": "GPT2Tokenizer", "words": "PreTrainedTokenizerFast"}[self.tokenizer]
 
     def load(self, kind: str) -> Any:
-        """Return a class of this architecture.
+        """Import and return a class of this architecture.
 
         Args:
             kind: one of `KINDS`.
@@ -161,7 +161,7 @@ AUXILIARY_MODELS = {
 
 
 class Purpose(StrEnum):
-    """Purposes that a captioner may be supported for; the values are words of messages."""
+    """Purposes for which a captioner can be supported, such as training; the values are words of messages."""
 
     CAPTIONING = "captioning"  # evaluation included
     TRAINING = "training"
@@ -182,26 +182,26 @@ TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = dict.fromkeys(
 
 
 def supported_captioners(purpose: Purpose) -> str:
-    """Return which captioners are supported for a purpose, in words."""
-    own = "captioners of this library (`hf-captioners train` and `convert` write them)"
-    others = sorted(model_type for model_type, purposes in TRANSFORMERS_CAPTIONERS.items() if purpose in purposes)
+    """Return the names of the captioners supported for a purpose, as text."""
+    families = "captioners of this library (`hf-captioners train` and `convert` write them)"
+    model_types = sorted(model_type for model_type, purposes in TRANSFORMERS_CAPTIONERS.items() if purpose in purposes)
     more = ", and after a check those with a chat template" if purpose is Purpose.CAPTIONING else ""
-    return f"{own}, and of transformers {', '.join(others)}{more}" if others else own
+    return f"{families}, and of transformers {', '.join(model_types)}{more}" if model_types else families
 
 
 def is_supported(model_type: str, purpose: Purpose) -> bool:
-    """Return whether a model type of the tables is supported for a purpose."""
+    """Return whether a model type is supported for a purpose."""
     is_own = any(model_type == architecture.model_type for architecture in ARCHITECTURES.values())
     return is_own or purpose in TRANSFORMERS_CAPTIONERS.get(model_type, ())
 
 
 def list_architectures() -> list[str]:
-    """Return the names of the architectures, as the command line accepts them."""
+    """Return the names of the architectures, as on the command line."""
     return sorted(ARCHITECTURES)
 
 
 def architecture_classes() -> dict[str, list[str]]:
-    """Return the public classes of every model of the tables, by their modules relative to the package."""
+    """Return the public classes of all models by module name."""
     classes: dict[str, list[str]] = {}
     for architecture in (*ARCHITECTURES.values(), *AUXILIARY_MODELS.values()):
         if architecture.package is not None:

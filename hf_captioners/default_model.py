@@ -1,4 +1,4 @@
-"""The captioner that is used where none is named; an installed package offers it by an entry point.
+"""Default captioner, used if a user names none; an installed package provides it by an entry point.
 
 The package has an entry point of the group `hf_captioners.default_model`: the folder of a saved captioner, or a
 function without arguments that returns it. In that folder, `default_model.json` may state `name`, `metrics`, `data`
@@ -19,7 +19,7 @@ METRIC_TITLES = {"cider_d": "CIDEr-D", "bleu_4": "BLEU-4"}
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A captioner that an installed package offers.
+    """A captioner provided by an installed package.
 
     Args:
         name: its name.
@@ -37,19 +37,19 @@ class ListedModel:
 
     @property
     def introduction(self) -> str:
-        """Name, measured quality and licence of the default captioner, in one line."""
+        """Name, measured quality and licence of the default captioner, on one line."""
         figures = [f"{METRIC_TITLES.get(name, name)} {value:.3f}" for name, value in self.metrics.items()]
         measured = f"{', '.join(figures)}{f' on {self.data}' if self.data else ''}"
         parts = (self.name, measured if figures else None, self.terms)
         return f"Captioner: {'; '.join(part for part in parts if part)}."
 
     def introduction_on(self, runtime: str) -> str:
-        """Return the introduction with the name of the library that computes the captions."""
+        """Return the introduction with the name of the backend."""
         return f"{self.introduction.removesuffix('.')}; runs on {runtime}."
 
 
 def list_models() -> list[ListedModel]:
-    """Return the captioners that installed packages offer, with their figures.
+    """Return the captioners provided by installed packages, with their metrics.
 
     Raises:
         ValueError: a package offers a folder that is missing, or with damaged facts.
@@ -75,32 +75,32 @@ def _listed(entry: EntryPoint) -> ListedModel:
 
 
 def default_model() -> ListedModel:
-    """Return the installed captioner.
+    """Return the installed default captioner.
 
     Raises:
         FileNotFoundError: no package offers one.
         ValueError: several packages offer one, see also `list_models`.
     """
-    found = list_models()
-    if not found:
+    models = list_models()
+    if not models:
         raise FileNotFoundError(
             f"No captioner was named, and no installed package offers one (entry point group {GROUP}). Install one, "
             "pip install 'hf-captioners[default]', or name a captioner: `model`."
         )
-    if len(found) > 1:
-        names = ", ".join(f"{one.name} ({one.folder})" for one in found)
+    if len(models) > 1:
+        names = ", ".join(f"{model.name} ({model.folder})" for model in models)
         raise ValueError(
             f"No captioner was named, and several installed packages offer one: {names}. Name the folder of one, "
             "`model`, or uninstall the others."
         )
-    return found[0]
+    return models[0]
 
 
 def default_folder() -> Path:
-    """Return the folder of the installed captioner, see `default_model`."""
+    """Return the folder of the installed default captioner, see `default_model`."""
     return default_model().folder
 
 
 def is_default(source: object) -> bool:
-    """Return whether a name stands for the installed captioner: None, or `default` unless a folder has that name."""
+    """Return whether a name means the installed captioner: None, or `default` unless such a folder exists."""
     return source is None or (source == DEFAULT and not Path(DEFAULT).exists())

@@ -1,4 +1,4 @@
-"""Deprecations: what is going to be removed or changed warns in one version before.
+"""Deprecation: features to be removed or changed warn for one version.
 
 ```python
 @deprecated("`old_name` is gone in 1.3; use `new_name`.")
@@ -28,7 +28,7 @@ Decorator = Callable[[Callable[P, T]], Callable[P, T]]
 
 
 def deprecated(message: str) -> Callable[[T], T]:
-    """Return a decorator of a function or class that warns when it is called; type checkers show the message, too.
+    """Return a decorator for functions or classes that warns at every call; type checkers show the message too.
 
     Args:
         message: what to use instead, and the version without it.
@@ -37,7 +37,7 @@ def deprecated(message: str) -> Callable[[T], T]:
 
 
 def deprecated_arguments(**messages: str) -> Decorator[P, T]:
-    """Return a decorator of a function that warns when one of some arguments is passed.
+    """Return a decorator for functions that warns when deprecated arguments are passed.
 
     Args:
         **messages: the messages by the names of the arguments.
@@ -49,7 +49,7 @@ def deprecated_arguments(**messages: str) -> Decorator[P, T]:
 
 
 def changing_defaults(**messages: str) -> Decorator[P, T]:
-    """Return a decorator of a function that warns when one of some arguments is left out.
+    """Return a decorator for functions that warns when arguments with changing defaults are omitted.
 
     Args:
         **messages: the messages by the names of the arguments.

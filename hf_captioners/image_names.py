@@ -1,4 +1,4 @@
-"""Names of images: the image that a table, a list or a person means by a name.
+"""Matching of image names in tables, lists or arguments to files and images.
 
 `./a.png`, `sub//a.png`, a name in the quotation marks of `quoted_name`, and the composed and decomposed forms of
 Unicode (NFC and NFD: a Mac writes one, most other programs the other) mean the same image. A name that differs in case
@@ -17,29 +17,29 @@ from .output_files import unquoted_name
 
 
 def path_form(name: str) -> str:
-    """Return a name without blanks around it, quotation marks of `quoted_name`, `./`, `//` and `sub/../`."""
+    """Return a name without surrounding spaces, quotation marks of `quoted_name`, `./`, `//` and `sub/../`."""
     form = posixpath.normpath(unquoted_name(name.strip()).replace(os.sep, "/"))
     return f"/{form.lstrip('/')}" if form.startswith("/") else form  # POSIX keeps two slashes at the beginning
 
 
 def plain_form(name: str) -> str:
-    """Return the `path_form` of a name with composed Unicode (NFC), which is equal for all forms of the name."""
+    """Return the `path_form` of a name in Unicode form NFC, equal for all spellings of the name."""
     return unicodedata.normalize("NFC", path_form(name))
 
 
 def is_absolute(name: str) -> bool:
-    """Return whether a name is an absolute path of this system or of Windows, such as `C:\\a.png`."""
+    """Return whether a name is an absolute path on this system or on Windows, such as `C:\\a.png`."""
     name = unquoted_name(name.strip())
     return os.path.isabs(name) or bool(PureWindowsPath(name).root)
 
 
 def file_part(name: str) -> str:
-    """Return the name of the file in a path of this system or of Windows."""
+    """Return the file name in a path of this system or Windows."""
     return PureWindowsPath(name).name if "\\" in name else PurePosixPath(name).name
 
 
 def last_parts(name: str) -> Iterator[str]:
-    """Yield the ends of an absolute path, the longest one first: `b/a.png` and `a.png` of `C:\\b\\a.png`."""
+    """Yield the trailing parts of an absolute path, longest first: `b/a.png` and `a.png` of `C:\\b\\a.png`."""
     path = PureWindowsPath(unquoted_name(name.strip()))
     parts = path.parts[1 if path.anchor else 0 :]
     for start in range(len(parts)):
@@ -47,7 +47,7 @@ def last_parts(name: str) -> Iterator[str]:
 
 
 class ImageNames:
-    """The names of some images, found by any form of them.
+    """Image names, searchable by any spelling.
 
     Args:
         names: the names.
@@ -68,7 +68,7 @@ class ImageNames:
         return {plain_form(name).casefold(): name for name in sorted(self.names, reverse=True)}
 
     def find(self, name: str) -> str | None:
-        """Return the name of the image that a written name means; None if there is none, or none of several."""
+        """Return the image with a written name; None if none or several match."""
         for form in (name, path_form(name)):
             if form in self.names:
                 return form
@@ -78,12 +78,12 @@ class ImageNames:
         return candidates[0] if len(candidates) == 1 else None
 
     def near(self, name: str) -> str | None:
-        """Return a name that differs from a written one in case only; None if there is none."""
+        """Return an image name that differs from a written name in case only; None if none does."""
         return self._by_case.get(plain_form(name).casefold())
 
 
 class FolderNames:
-    """The names of files in a folder and the folders in it, found by any form of them; each folder is read once.
+    """File and subfolder names of a folder, searchable by any spelling; folders are read once.
 
     Args:
         folder: the folder.
@@ -94,28 +94,28 @@ class FolderNames:
         self._listings: dict[Path, ImageNames] = {}
 
     def find(self, name: str) -> str | None:
-        """Return the path of the file that a written name means, relative to the folder and with `/`; None if none."""
+        """Return the path, relative to the folder, of the file with a written name; None if none matches."""
         parts = PurePosixPath(name.replace(os.sep, "/")).parts
-        found = None if ".." in parts else self._follow(parts, ImageNames.find)
-        found = found or self._follow(self._parts(name), ImageNames.find)
-        if found is None and "\\" in name:
-            found = self._follow(self._parts(name.replace("\\", "/")), ImageNames.find)
-        return found
+        path = None if ".." in parts else self._follow(parts, ImageNames.find)
+        path = path or self._follow(self._parts(name), ImageNames.find)
+        if path is None and "\\" in name:
+            path = self._follow(self._parts(name.replace("\\", "/")), ImageNames.find)
+        return path
 
     def find_end(self, name: str) -> str | None:
-        """Return the path of the file that has the longest end of an absolute path of another place; None if none."""
-        found = (self._follow(self._parts(end), ImageNames.find) for end in last_parts(name))
-        return next(filter(None, found), None)
+        """Return the file that matches most trailing parts of an absolute path; None if none matches."""
+        paths = (self._follow(self._parts(end), ImageNames.find) for end in last_parts(name))
+        return next(filter(None, paths), None)
 
     def near(self, name: str) -> str | None:
-        """Return the path of a file that differs from a written name in case only; None if there is none."""
+        """Return a file whose path differs from a written name in case only; None if none does."""
         names = [name, *([name.replace("\\", "/")] if "\\" in name else [])]
         names += last_parts(name) if PureWindowsPath(name.strip()).drive else []
-        found = (self._follow(self._parts(one), lambda all, part: all.find(part) or all.near(part)) for one in names)
-        return next(filter(None, found), None)
+        paths = (self._follow(self._parts(each), lambda all, part: all.find(part) or all.near(part)) for each in names)
+        return next(filter(None, paths), None)
 
     def _parts(self, name: str) -> tuple[str, ...]:
-        """Return the parts of a name below the folder; an absolute one may lead into it."""
+        """Return the parts of a name relative to the folder; an absolute name may lie in the folder."""
         form = path_form(name)
         if os.path.isabs(form):
             form = os.path.relpath(form, os.path.abspath(self.folder))

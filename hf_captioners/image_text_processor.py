@@ -7,7 +7,7 @@ from transformers import BatchFeature
 
 
 class ImageTextProcessor:
-    """Image processor and tokenizer that were saved separately, as those of vision-encoder-decoder models.
+    """Processor of an image processor and a tokenizer that were saved separately.
 
     Args:
         image_processor: an image processor of transformers.
@@ -42,14 +42,14 @@ class ImageTextProcessor:
         return BatchFeature(inputs)
 
     def decode(self, tokens: Any, **options: Any) -> str:
-        """Return the text of one sequence of token ids `[T]`; options are those of the tokenizer."""
+        """Decode token ids `[T]` to a text; options are those of the tokenizer."""
         return self.tokenizer.decode(tokens, **options)
 
     def batch_decode(self, sequences: Any, **options: Any) -> list[str]:
-        """Return the texts of several sequences of token ids `[B, T]`; options are those of the tokenizer."""
+        """Decode token ids `[B, T]` to texts; options are those of the tokenizer."""
         return self.tokenizer.batch_decode(sequences, **options)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save both into one directory."""
+        """Save image processor and tokenizer into one directory."""
         self.image_processor.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)

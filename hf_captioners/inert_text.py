@@ -1,4 +1,4 @@
-"""Text of strangers in Markdown: captions, names and references that become no tags, links, images or metadata."""
+"""Escaping of untrusted text in Markdown: no tags, links, images or metadata."""
 
 import re
 
@@ -7,7 +7,7 @@ LINK_PARTS = {"://": "&#58;//", "@": "&#64;", "": "&#8203;"}
 
 
 def inert_text(text: object, links: bool = False) -> str:
-    """Return a text on one line that Markdown and HTML show as it is, also in a table cell.
+    """Escape a text for one line of Markdown and HTML, also in table cells.
 
     Args:
         text: the text; None is empty.
@@ -15,17 +15,17 @@ def inert_text(text: object, links: bool = False) -> str:
     """
     line = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("`", "&#96;")
     line = re.sub(r"([\\|\[\]])", r"\\\1", line)
-    return line if links else LINKS.sub(lambda found: LINK_PARTS[found[0]], line)
+    return line if links else LINKS.sub(lambda match: LINK_PARTS[match[0]], line)
 
 
 def one_line(text: object) -> str:
-    """Return a text without line feeds and other runs of white space, and with lone surrogates replaced."""
-    known = "" if text is None else str(text)
-    return " ".join(known.encode("utf-8", "replace").decode("utf-8").split())
+    """Return a text with white space collapsed to spaces, and lone surrogates replaced."""
+    content = "" if text is None else str(text)
+    return " ".join(content.encode("utf-8", "replace").decode("utf-8").split())
 
 
 def code_span(text: object) -> str:
-    """Return a text as code in Markdown, also in a table cell."""
+    """Return a text as Markdown code, also for table cells."""
     line = one_line(text).replace("|", "\\|")
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)

@@ -1,4 +1,4 @@
-"""Types of what the library returns and takes: loaded captioners, their processors, options of captioning.
+"""Types of the public interface: loaded captioners, processors and captioning options.
 
 `load_captioner` returns models and processors of many families, which have no class of their own in common. The types
 below say what all of them offer.
@@ -29,20 +29,20 @@ class Processor(Protocol):
     tokenizer: Any
 
     def __call__(self, images: Any = None, text: Any = None, **options: Any) -> "BatchFeature":
-        """Prepare images, texts, or images with texts, for the captioner."""
+        """Prepare images, texts, or both for the captioner."""
 
     def decode(self, tokens: Any, **options: Any) -> str:
-        """Return the text of one sequence of token ids `[T]`."""
+        """Decode token ids `[T]` to a text."""
 
     def batch_decode(self, sequences: Any, **options: Any) -> list[str]:
-        """Return the texts of several sequences of token ids `[B, T]`."""
+        """Decode token ids `[B, T]` to texts."""
 
     def save_pretrained(self, save_directory: str | PathLike[str], **options: Any) -> Any:
         """Save the processor into a directory."""
 
 
 class GenerationOptions(TypedDict, total=False):
-    """Options of `generate()` that change captions: those of transformers' `GenerationConfig`, and this library's."""
+    """Options of `generate()` that change captions: transformers' `GenerationConfig` and this library's."""
 
     # Length
     max_length: int | None

@@ -1,4 +1,4 @@
-"""Loading of captioners, vision models and processors from a directory or a name."""
+"""Loading of captioners, vision models and processors from directories or names."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ WHOLE_NUMBERS = {
     **dict.fromkeys(("num_beams", "num_return_sequences", "max_length", "pool_groups"), 1),
     **dict.fromkeys(("max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k"), 0),
 }
-MOST = {"num_beams": 1000, "num_return_sequences": 1000}  # of these numbers; others may be large where they are unused
+MAX_NUMBERS = {"num_beams": 1000, "num_return_sequences": 1000}  # other numbers may be large where they are unused
 OTHER_NUMBERS = ("temperature", "length_penalty", "repetition_penalty")
 SHARES = ("top_p", "min_p", "typical_p")
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
@@ -83,7 +83,7 @@ def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, C
 
 
 def read_vision_config(source: str) -> Any:
-    """Return the configuration of a vision model, without reading its weights.
+    """Read the configuration of a vision model, without weights.
 
     Args:
         source: see `load_vision_part`.
@@ -100,7 +100,7 @@ def read_vision_config(source: str) -> Any:
 
 
 def require_timm_name(source: str) -> None:
-    """Check the name of a model of timm and that of its weights; other sources are not checked.
+    """Check that timm has a model and pretrained weights of this name; other sources are not checked.
 
     Args:
         source: see `load_vision_part`.
@@ -125,7 +125,7 @@ def require_timm_name(source: str) -> None:
 
 
 def image_settings_source(name: Any, vision: Any) -> Any:
-    """Return the source of a vision model's image settings: its directory, or the data configuration of timm."""
+    """Return the source of a vision model's image settings: its directory, or timm's data configuration."""
     if not str(name).startswith(TIMM_PREFIX):
         return name
     from timm.data import resolve_model_data_config
@@ -135,7 +135,7 @@ def image_settings_source(name: Any, vision: Any) -> Any:
 
 @contextmanager
 def reading(source: str, revision: str | None = None) -> Iterator[None]:
-    """Name the checkpoint, and the file that is damaged, in errors of reading it, which libraries often omit.
+    """Context manager that adds the checkpoint and the damaged file to loading errors.
 
     Args:
         source: name or directory of the checkpoint that is read inside.
@@ -185,7 +185,7 @@ def _config_file(source: str, revision: str | None) -> Path | None:
 
 
 def checkpoint_file(source: str, revision: str | None, name: str) -> Path | None:
-    """Return the path of a file of a checkpoint, locally or downloaded; None if there is none."""
+    """Return the local path of a checkpoint file, downloaded if needed; None if it does not exist."""
     path = Path(source, name)
     if Path(source).is_dir():
         return path if path.is_file() else None
@@ -199,7 +199,7 @@ def checkpoint_file(source: str, revision: str | None, name: str) -> Path | None
 
 
 def require_sound_config(path: Path) -> None:
-    """Check that a `config.json` is an object with objects as sub-configurations and a possible number of layers.
+    """Check the structure of a `config.json`: objects as sub-configurations, and possible numbers of layers.
 
     Raises:
         ValueError: it is damaged; a model of its size would take minutes to build.
@@ -222,7 +222,7 @@ def require_sound_config(path: Path) -> None:
 
 
 def require_sound_generation(path: Path) -> None:
-    """Check that the numbers of a `generation_config.json` are numbers; decoding would meet others in the middle.
+    """Check that numeric values of a `generation_config.json` are numbers, before decoding fails on them.
 
     Raises:
         ValueError: it is damaged.
@@ -236,7 +236,7 @@ def require_sound_generation(path: Path) -> None:
 
 
 def require_sound_index(path: Path) -> None:
-    """Check that the index of weights in several files names files beside it only.
+    """Check that the index of sharded weights names only files in its own folder.
 
     Raises:
         ValueError: it is damaged, or names a file elsewhere.
@@ -251,14 +251,15 @@ def require_sound_index(path: Path) -> None:
 
 
 def expected_of_generation(name: str, value: Any) -> str | None:
-    """Return what was expected of a value of a generation configuration that is wrong; None if it is sound."""
+    """Return the expected type of an invalid generation setting; None if the value is valid."""
     if name in WHOLE_NUMBERS:
-        low, most = WHOLE_NUMBERS[name], MOST.get(name, 2**31 - 1)
-        limit = f" to {most:,}" if name in MOST else ""
-        return None if type(value) is int and low <= value <= most else f"a whole number from {low}{limit}"
+        low, high = WHOLE_NUMBERS[name], MAX_NUMBERS.get(name, 2**31 - 1)
+        limit = f" to {high:,}" if name in MAX_NUMBERS else ""
+        return None if type(value) is int and low <= value <= high else f"a whole number from {low}{limit}"
     if name in TOKEN_IDS:
         ids = value if isinstance(value, list) and value else [value]
-        return None if all(type(one) is int and 0 <= one < 2**31 for one in ids) else "a token id or a list of them"
+        are_ids = all(type(entry) is int and 0 <= entry < 2**31 for entry in ids)
+        return None if are_ids else "a token id or a list of them"
     if name in SHARES:
         return None if type(value) in (int, float) and 0 <= value <= 1 else "a number from 0 to 1"
     sound = name not in OTHER_NUMBERS or (type(value) in (int, float) and math.isfinite(value))
@@ -273,7 +274,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _damaged_file(folder: Path) -> str | None:
-    """Return what is wrong with the first file of a checkpoint that cannot be read; None if all can be read."""
+    """Return what is wrong with the first unreadable file of a checkpoint; None if all are readable."""
     for path in sorted(folder.glob("*.json")):
         try:
             _read_json(path)
@@ -299,7 +300,7 @@ def _damaged_file(folder: Path) -> str | None:
 
 
 def _config_fault(path: Path) -> str | None:
-    """Return what is wrong with a configuration; None if it can be built."""
+    """Return why a model cannot be built from a configuration; None if it can."""
     try:
         AutoConfig.from_pretrained(path.parent)
     except Exception as error:  # as above
@@ -311,7 +312,7 @@ def _config_fault(path: Path) -> str | None:
 
 
 def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
-    """Return the configuration of a captioner with different values in some fields.
+    """Return a captioner's configuration with some fields changed.
 
     Args:
         source: see `load_captioner`.
@@ -338,7 +339,7 @@ OTHER_KEYWORDS = ("attn_implementation", "torch_dtype")
 
 
 def require_fields(config_class: type[Any], names: Iterable[str]) -> None:
-    """Check that a configuration has fields of these names.
+    """Check that a configuration has fields with the given names.
 
     Args:
         config_class: class of the configuration.
@@ -347,12 +348,12 @@ def require_fields(config_class: type[Any], names: Iterable[str]) -> None:
     Raises:
         ValueError: it has no such field. The message has the nearest one.
     """
-    known = [*(field.name for field in dataclasses.fields(config_class)), *OTHER_KEYWORDS]
+    fields = [*(field.name for field in dataclasses.fields(config_class)), *OTHER_KEYWORDS]
     for name in names:
-        if name not in known:
+        if name not in fields:
             raise ValueError(
                 f"`model_config` has {name!r}, and a {config_class.__name__} has no such field."
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, fields)}"
             )
 
 
@@ -362,7 +363,7 @@ def require_supported(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Check by the configuration of a checkpoint that its model type is supported; no weights are read.
+    """Check that a checkpoint's model type is supported, without reading weights.
 
     A checkpoint whose configuration cannot be read passes: loading it says why. A directory without one does not.
 
@@ -416,12 +417,12 @@ def require_supported_model(model: Any, purpose: Purpose) -> None:
 
 
 def supports(model: Any, purpose: Purpose) -> bool:
-    """Return whether a model, perhaps wrapped in an adapter, is supported for a purpose."""
+    """Return whether a model, possibly wrapped in an adapter, is supported for a purpose."""
     return _is_own(model.config) or is_supported(getattr(model.config, "model_type", ""), purpose)
 
 
 def _has_chat_template(source: str, revision: str | None) -> bool:
-    """Return whether the files of a checkpoint have a chat template."""
+    """Return whether a checkpoint has a chat template."""
     if any(checkpoint_file(source, revision, name) for name in ("chat_template.jinja", "chat_template.json")):
         return True
     paths = (checkpoint_file(source, revision, name) for name in ("tokenizer_config.json", "processor_config.json"))
@@ -430,7 +431,7 @@ def _has_chat_template(source: str, revision: str | None) -> bool:
 
 
 def _unfinished(folder: Path) -> str:
-    """Return what to name instead of the output folder of a training that has not ended; empty if it is none."""
+    """Return an error text for the output folder of unfinished training; empty for other folders."""
     from transformers.trainer_utils import get_last_checkpoint  # which imports much
 
     if (last := get_last_checkpoint(str(folder))) is None:
@@ -439,7 +440,7 @@ def _unfinished(folder: Path) -> str:
 
 
 def _is_own(config: Any) -> bool:
-    """Return whether a configuration is one of a captioner of this library, perhaps of a copy of its code."""
+    """Return whether a configuration belongs to a captioner of this library or a copy of its code."""
     return hasattr(config, "encoder_inputs")
 
 
@@ -504,7 +505,7 @@ def _require_finite(model: torch.nn.Module, source: str) -> None:
 
 
 def adapter_settings(source: str, revision: str | None = None) -> dict[str, Any] | None:
-    """Return the `adapter_config.json` of an adapter; None if a checkpoint is none.
+    """Return an adapter's `adapter_config.json`; None if the checkpoint is not an adapter.
 
     Args:
         source: directory or name.
@@ -523,7 +524,7 @@ def adapter_settings(source: str, revision: str | None = None) -> dict[str, Any]
 
 
 def base_of_adapter(source: str, settings: dict[str, Any]) -> str:
-    """Return the directory or name of the captioner that an adapter belongs to.
+    """Return the directory or name of an adapter's base captioner.
 
     Args:
         source: directory or name of the adapter, for messages.
@@ -559,7 +560,7 @@ def require_peft(what: str) -> None:
 
 @contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Hide a warning of peft about the layers of GPT-2, with which it deals itself."""
+    """Silence peft's warning about GPT-2 layers, which peft handles itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         yield
@@ -572,16 +573,16 @@ def _load_adapted(
     options: dict[str, Any],
     processor_options: Mapping[str, Any] | None,
 ) -> tuple[Any, Any]:
-    """Load the captioner of an adapter, and put the adapter into it."""
+    """Load an adapter's base captioner with the adapter."""
     require_peft(f"{source} is an adapter, which")
     revision = options.get("revision")  # of the adapter
-    others = {name: value for name, value in options.items() if name != "revision"}
-    model, processor = load_captioner(base_of_adapter(source, settings), purpose, **others)
+    further = {name: value for name, value in options.items() if name != "revision"}
+    model, processor = load_captioner(base_of_adapter(source, settings), purpose, **further)
     place = {"adapter_kwargs": {"revision": revision}} if revision else {}
     with reading(source, revision), quiet_peft():
-        found = model.load_adapter(source, **place)
-    wrong = sorted(found.missing_keys) + sorted(found.unexpected_keys)
-    if wrong or found.mismatched_keys:
+        loaded = model.load_adapter(source, **place)
+    wrong = sorted(loaded.missing_keys) + sorted(loaded.unexpected_keys)
+    if wrong or loaded.mismatched_keys:
         raise ValueError(f"{source} is an adapter of another captioner than {model.name_or_path}: {wrong[:3]} ...")
     _require_finite(model, source)
     if any(checkpoint_file(source, revision, name) for name in ("processor_config.json", "preprocessor_config.json")):
@@ -591,7 +592,7 @@ def _load_adapted(
 
 
 def merge_adapter(source: str, **options: Any) -> tuple[Captioner, Processor]:
-    """Load the captioner of an adapter with the adapter merged into its weights, as an ordinary captioner.
+    """Load an adapter's base captioner and merge the adapter into its weights.
 
     Args:
         source: directory or name of an adapter.
@@ -607,8 +608,8 @@ def merge_adapter(source: str, **options: Any) -> tuple[Captioner, Processor]:
     if settings is None:
         raise ValueError(f"{source} is no adapter: it has no {ADAPTER_CONFIG}. It can be used as it is.")
     _, processor = load_captioner(source, **options)  # also checks that it fits
-    others = {name: value for name, value in options.items() if name != "revision"}
-    model, _ = load_captioner(base_of_adapter(source, settings), **others)
+    further = {name: value for name, value in options.items() if name != "revision"}
+    model, _ = load_captioner(base_of_adapter(source, settings), **further)
     from peft import PeftModel
 
     with reading(source, options.get("revision")), quiet_peft():
@@ -617,7 +618,7 @@ def merge_adapter(source: str, **options: Any) -> tuple[Captioner, Processor]:
 
 
 def require_merged(model: Any) -> None:
-    """Check that a captioner has no adapter apart from its weights.
+    """Check that a captioner has no separate adapter.
 
     Raises:
         ValueError: it has one.
@@ -636,14 +637,14 @@ def architecture_of(model: Any) -> Architecture:
     Raises:
         ValueError: it is a model of another library.
     """
-    found = [one for one in ARCHITECTURES.values() if one.model_type == model.config.model_type]
-    if not found or not isinstance(model, CaptioningForConditionalGeneration):
+    architectures = [each for each in ARCHITECTURES.values() if each.model_type == model.config.model_type]
+    if not architectures or not isinstance(model, CaptioningForConditionalGeneration):
         raise ValueError(
             f"{type(model).__name__} ({model.config.model_type}) is no class of this library, expected a captioner of "
             f"{', '.join(ARCHITECTURES)}, as `hf-captioners train` and `convert` write them, loaded without "
             "`trust_remote_code`."
         )
-    return found[0]
+    return architectures[0]
 
 
 # Other number formats (8 bits and less) belong to quantised weights, and have no infinity or no test for it.
@@ -652,7 +653,7 @@ CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @torch.no_grad()
 def weight_that_is_not_finite(model: torch.nn.Module) -> str | None:
-    """Return the name of the first parameter with NaN or infinite values; None if all are finite."""
+    """Return the name of the first parameter with NaN or infinite values; None if all values are finite."""
     for name, weight in model.named_parameters():
         if weight.dtype in CHECKED_TYPES and not weight.is_meta and not bool(torch.isfinite(weight).all()):
             return name
@@ -660,7 +661,7 @@ def weight_that_is_not_finite(model: torch.nn.Module) -> str | None:
 
 
 def load_processor(source: str, trust_remote_code: bool = False) -> Processor:
-    """Load the processor of a captioner; join image processor and tokenizer if they were saved separately.
+    """Load a captioner's processor; a separately saved image processor and tokenizer are joined.
 
     Raises:
         ValueError: its tokenizer has no words: transformers makes such a one where `tokenizer.json` is missing.

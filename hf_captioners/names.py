@@ -1,4 +1,4 @@
-"""Names that people type: the nearest known one, `NAME=VALUE` settings, paths, functions as `module:function`."""
+"""Names in arguments: nearest valid name, `NAME=VALUE` settings, paths, `module:function`."""
 
 import difflib
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def load_function(path: str, kind: str) -> Callable[..., Any]:
-    """Import a function by its path; modules of the current folder are found, too.
+    """Import a function by its path; the current folder is searched for modules, too.
 
     Args:
         path: `module:function`, for example `my_module:my_metric` or `package.module:function`.
@@ -28,7 +28,7 @@ def load_function(path: str, kind: str) -> Callable[..., Any]:
         raise ValueError(f"The {kind} {path!r} has no form that is known: write module:function.")
     module = _import(name, path, kind)
     if not hasattr(module, attribute):
-        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        functions = [part for part, value in vars(module).items() if callable(value) and not part.startswith("_")]
         raise ValueError(
             f"There is no {attribute!r} in {module.__file__ or name}, for the {kind} {path!r}."
             f"{did_you_mean(attribute, functions)}"
@@ -40,7 +40,7 @@ def load_function(path: str, kind: str) -> Callable[..., Any]:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the nearest known name, whatever the case and the dashes; None if none is near."""
+    """Return the valid name nearest to a misspelt one, ignoring case and dashes; None if none is near."""
     plain: dict[str, str] = {}
     for one in known:
         plain.setdefault(_plain(one), one)
@@ -55,19 +55,19 @@ def _plain(name: str) -> str:
 
 
 def listed(names: Iterable[str], most: int = 16) -> str:
-    """Return names with commas between them, at most a number of them."""
+    """Join names with commas, up to a maximum number."""
     known = list(names)
     return ", ".join(known if len(known) <= most else [*known[:most], f"... ({len(known)} in all)"])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean ...?` with the nearest known name, or nothing if none is near."""
+    """Return ` Did you mean ...?` with the nearest valid name; empty if none is near."""
     near = nearest_name(name, known)
     return "" if near is None else f" Did you mean `{near}`?"
 
 
 def near_path(text: str | os.PathLike[str]) -> str:
-    """Return ` Did you mean ...?` with the nearest existing path, or which folder of it is missing."""
+    """Return ` Did you mean ...?` with the nearest existing path, or the folder that is missing."""
     path = Path(text)
     parent = path.parent
     if not parent.is_dir():
@@ -77,7 +77,7 @@ def near_path(text: str | os.PathLike[str]) -> str:
 
 
 def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, argument: str) -> dict[str, Any]:
-    """Read `name=value` entries.
+    """Parse `name=value` entries.
 
     A value is read as JSON, which includes `1e-4`, or else as YAML, which includes `[a, b]` and plain text.
 
@@ -122,10 +122,10 @@ def _import(name: str, path: str, kind: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, and something that it imports does not
-        found = [one.stem for one in Path(here).glob("*.py")]
+        modules = [one.stem for one in Path(here).glob("*.py")]
         raise ValueError(
             f"There is no module {name!r}, neither in the current folder {here} nor installed, for the {kind} "
-            f"{path!r}.{did_you_mean(name, found)}"
+            f"{path!r}.{did_you_mean(name, modules)}"
         ) from error
     finally:
         sys.path.remove(here)

@@ -1,4 +1,4 @@
-"""Output files and folders: checked before the work starts, written atomically, locked against other runs.
+"""Output files and folders: checked early, written atomically, locked against other runs.
 
 Folders may be a stranger's, and symbolic links in them may lead anywhere. Files are written, appended to, replaced and
 locked here only: never through a symbolic link, and never outside of the folder that a person typed. Text that ends up
@@ -40,16 +40,16 @@ KINDS = {
 
 
 class UnsafeFileError(OSError):
-    """A file is a symbolic link that is not followed, lies outside of the typed folder, or is no plain file."""
+    """A file is a forbidden symbolic link, lies outside the user's folder, or is not a plain file."""
 
 
 def lies_inside(path: StrPath, folder: StrPath) -> bool:
-    """Return whether the real path of a file or folder is that of a folder, or lies in it."""
+    """Return whether a path lies in a folder, or is the folder, after links are resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def require_plain(path: StrPath, mode: int) -> None:
-    """Check the mode (`st_mode`) of a file that is read or written.
+    """Check by its mode (`st_mode`) that a file is a plain file, not a pipe or device.
 
     Raises:
         UnsafeFileError: it is a named pipe, a device, a socket or a folder.
@@ -60,7 +60,7 @@ def require_plain(path: StrPath, mode: int) -> None:
 
 
 def require_safe_target(path: StrPath, inside: StrPath | None = None) -> None:
-    """Check that a file may be written: it is a plain file or missing, and nothing leads out of the typed folder.
+    """Check that an output path is a plain file or missing, and inside the user's folder.
 
     Args:
         path: the file.
@@ -88,7 +88,7 @@ def require_safe_target(path: StrPath, inside: StrPath | None = None) -> None:
 
 
 def require_no_links_out(folder: StrPath) -> None:
-    """Check a folder that libraries write into by names of their own, which follow links.
+    """Check that a folder has no links out of it, before libraries write files of their own names into it.
 
     Raises:
         UnsafeFileError: a link in it, or in a folder below it, leads out of it.
@@ -103,7 +103,7 @@ def require_no_links_out(folder: StrPath) -> None:
 
 
 def _open_descriptor(path: str, flags: int) -> int:
-    """Open a plain file as `os.open` does."""
+    """Open a plain file and return its descriptor, as `os.open` does."""
     descriptor = os.open(path, flags | NO_WAITING, 0o666)
     try:
         require_plain(path, os.fstat(descriptor).st_mode)
@@ -114,7 +114,7 @@ def _open_descriptor(path: str, flags: int) -> int:
 
 
 def _open_unfollowed(path: str, flags: int) -> int:
-    """Open a plain file that is no symbolic link."""
+    """Open a plain file that is not a symbolic link."""
     return _open_descriptor(path, flags | NO_FOLLOW)
 
 
@@ -143,7 +143,7 @@ def truncate_file(path: StrPath, size: int) -> None:
 
 
 def open_plain(path: StrPath) -> io.BufferedReader:
-    """Open a plain file for reading bytes. Links are followed, but not to pipes and devices, which may have no end.
+    """Open a plain file for reading bytes; links are followed, but pipes and devices are refused.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -159,7 +159,7 @@ def require_link_inside(
     follow_links: bool = False,
     advice: str = "If that is right, pass --follow_links (follow_links=True in Python).",
 ) -> None:
-    """Check that a file whose text ends up in outputs lies in the typed folder, links followed.
+    """Check that a file lies inside the user's folder, links resolved, before its text goes to outputs.
 
     Args:
         path: the file, by a name in the folder.
@@ -181,7 +181,7 @@ def require_link_inside(
 def read_bytes_inside(
     path: StrPath, inside: StrPath | None = None, limit: int = MAX_TEXT_BYTES, follow_links: bool = False
 ) -> bytes:
-    """Read a file whose text ends up in outputs.
+    """Read a file inside the user's folder, whose text will go to outputs.
 
     Args:
         path: the file.
@@ -208,7 +208,7 @@ def read_text_inside(
     follow_links: bool = False,
     errors: str = "strict",
 ) -> str:
-    """Read a UTF-8 text, with or without a byte order mark; line ends become `\\n`. See `read_bytes_inside`.
+    """Read a UTF-8 text file, with or without byte order mark; line ends become `\\n`. See `read_bytes_inside`.
 
     Raises:
         UnicodeDecodeError: it is not UTF-8, and `errors` is `"strict"`.
@@ -236,7 +236,7 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def _temporary_of(target: Path) -> Path:
-    """Return a hidden name beside a file, or folder, that no other process uses; a long name is cut."""
+    """Return a unique hidden name beside a file or folder; long names are shortened."""
     name, ending = target.name, f"-{os.getpid()}-{secrets.token_hex(4)}.tmp"
     while len(os.fsencode(f".{name}{ending}")) > MAX_NAME_BYTES:
         name = name[:-1]
@@ -245,7 +245,7 @@ def _temporary_of(target: Path) -> Path:
 
 @contextmanager
 def atomic_file(path: StrPath, mode: str = "w", inside: StrPath | None = None, **options: Any) -> Iterator[IO[Any]]:
-    """Open a file for writing that appears under its name only when the block ends without an error.
+    """Open a temporary file for writing that is renamed to the target when the block ends without an error.
 
     Until then the content is in a temporary file in the same folder, under a name that no other process uses. Readers
     see the old file or the complete new one; a process that is killed leaves the old one. The permissions of a file
@@ -284,7 +284,7 @@ MAX_ATTEMPTS = 20  # to replace a file that another program changes all the time
 
 
 def change_file(path: StrPath, change: Callable[[bytes | None], bytes | None], inside: StrPath | None = None) -> bool:
-    """Read a file, change its content, and replace it, see `atomic_file`.
+    """Read a file, change its content and replace it atomically; repeated if another program writes meanwhile.
 
     Programs of this package hold the lock of the file meanwhile, see `only_writer_of`. Where another one, such as an
     editor, changes the file between reading and replacing, its content is read and changed again.
@@ -321,11 +321,11 @@ def change_file(path: StrPath, change: Callable[[bytes | None], bytes | None], i
 
 
 class _ChangedMeanwhileError(Exception):
-    """A file was changed between reading and replacing it."""
+    """Another program changed a file between reading and replacing it."""
 
 
 def _state_of(path: StrPath) -> tuple[int, ...] | None:
-    """Return what changes when a file is written or replaced; None if there is no file."""
+    """Return values that change whenever a file is written or replaced; None for a missing file."""
     try:
         state = os.stat(path)
     except FileNotFoundError:
@@ -334,14 +334,14 @@ def _state_of(path: StrPath) -> tuple[int, ...] | None:
 
 
 def require_new_folder(folder: Path) -> None:
-    """Raise a `FileExistsError` if a folder has files, or a file has its name."""
+    """Raise a `FileExistsError` if a folder is not empty or is a file."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FileExistsError(f"{folder} has files already. Pass a new folder, or remove it first.")
 
 
 @contextmanager
 def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a folder to fill, which appears under its name only when the block ends without an error.
+    """Yield a temporary folder that is renamed to the target when the block ends without an error.
 
     Args:
         folder: its name; missing or empty.
@@ -364,7 +364,7 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def as_json(value: Any) -> str:
-    """Return indented JSON; nan, which JSON does not have, becomes null."""
+    """Return indented JSON; NaN, which JSON lacks, becomes null."""
 
     def plain(item: Any) -> Any:
         if isinstance(item, Mapping):
@@ -375,7 +375,7 @@ def as_json(value: Any) -> str:
 
 
 class WriteError(OSError):
-    """A file cannot be written: the disk is full, a quota or a limit of file sizes is reached, or it fails."""
+    """A file cannot be written: disk full, quota, file size limit or device error."""
 
 
 TORCH_WRITE_FAULTS = ("PytorchStreamWriter failed", "unexpected pos", "iostream error")
@@ -384,7 +384,7 @@ WRITE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 @contextmanager
 def explain_write_errors(path: str | os.PathLike[str], advice: str) -> Iterator[None]:
-    """Name the place in errors of a full disk, which libraries raise as errors of many types without a name.
+    """Context manager that adds the file's place to write errors, which libraries report in many ways.
 
     Args:
         path: the file or folder that is written.
@@ -407,7 +407,7 @@ def explain_write_errors(path: str | os.PathLike[str], advice: str) -> Iterator[
 
 
 def write_fault(error: Exception) -> str | None:
-    """Return the reason of an error of writing, if it is one of `WRITE_FAULTS`; else None."""
+    """Return the reason if an error is one of `WRITE_FAULTS`; else None."""
     if isinstance(error, OSError):
         return os.strerror(error.errno) if error.errno in WRITE_FAULTS else None
     number = re.search(r"\(os error (\d+)\)", str(error))  # of safetensors
@@ -419,7 +419,7 @@ def write_fault(error: Exception) -> str | None:
 
 
 def quoted_name(name: str, one_line: bool = True) -> str:
-    """Return the name of a file as it is written in a table of text, so that `unquoted_name` returns the same name.
+    """Return a file name quoted for text tables, so that `unquoted_name` restores it.
 
     A name that is not UTF-8 (`os.fsdecode` has surrogates in place of such bytes), has control characters, or begins
     with a quotation mark, becomes a JSON string: `latin` and the byte 255 is written `"latin\\udcff"`. All others are
@@ -436,7 +436,7 @@ def quoted_name(name: str, one_line: bool = True) -> str:
 
 
 def unquoted_name(text: str) -> str:
-    """Return the name that `quoted_name` wrote; a text that it does not write is returned unchanged."""
+    """Return the name that `quoted_name` quoted; other texts unchanged."""
     try:
         name = json.loads(text) if text.startswith('"') else text
     except ValueError:
@@ -445,7 +445,7 @@ def unquoted_name(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: control characters and surrogates are escaped."""
+    """Return a text that is safe for terminals: control characters and surrogates are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
@@ -453,7 +453,7 @@ PATIENCE = 5.0  # seconds; child processes of a killed run may hold its lock for
 
 
 def lock_of(path: StrPath, patience: float = PATIENCE, inside: StrPath | None = None) -> "BaseFileLock":
-    """Return a lock, to be acquired or entered. The system frees the lock of a process that is killed.
+    """Return a file lock, not yet acquired; the system releases the lock of a killed process.
 
     Args:
         path: the file of the lock, which stays.
@@ -471,7 +471,7 @@ def lock_of(path: StrPath, patience: float = PATIENCE, inside: StrPath | None = 
 
 @contextmanager
 def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterator[None]:
-    """Lock a folder against other runs, and check that no link leads out of it.
+    """Context manager: lock a folder against other runs, and check that no link leads out of it.
 
     Args:
         folder: an existing folder.
@@ -498,7 +498,7 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
 
 
 def writer_lock_of(path: StrPath) -> "BaseFileLock":
-    """Return the lock of the writers of a file, the hidden file `.NAME.lock` beside it; see `only_writer_of`."""
+    """Return the lock for writing a file: the hidden file `.NAME.lock` beside it; see `only_writer_of`."""
     target = Path(path)
     return lock_of(target.with_name(f".{target.name}.lock"))
 
@@ -510,7 +510,7 @@ def only_writer_of(
     patience: float = PATIENCE,
     advice: str = "Wait until it ends, or pass a different `output`.",
 ) -> Iterator[None]:
-    """Lock an output file against other programs. The system frees the lock of a process that is killed.
+    """Context manager: lock an output file against other programs; the lock of a killed process is released.
 
     Args:
         path: the output.

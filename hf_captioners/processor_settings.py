@@ -1,4 +1,4 @@
-"""Settings of the image processor of a loaded captioner, such as the size of images."""
+"""Image processor settings of a loaded captioner, such as the image size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from .names import did_you_mean, listed
 
 
 def with_processor_options(processor: Any, options: Mapping[str, Any]) -> Any:
-    """Return a processor whose image processor has other settings.
+    """Return a copy of a processor with other image processor settings.
 
     Args:
         processor: of a captioner.
@@ -19,15 +19,15 @@ def with_processor_options(processor: Any, options: Mapping[str, Any]) -> Any:
     if not options:
         return processor
     settings = processor.image_processor.to_dict()
-    known = [name for name in settings if not name.endswith(("_type", "_class"))]
-    known += (
+    names = [name for name in settings if not name.endswith(("_type", "_class"))]
+    names += (
         ["max_pixels", "min_pixels"] if {"shortest_edge", "longest_edge"} <= set(settings.get("size") or ()) else []
     )
     for name in options:
-        if name not in known:
+        if name not in names:
             raise ValueError(
                 f"`processor` has {name!r}, and a {type(processor.image_processor).__name__} has no such setting; it "
-                f"has {listed(sorted(known))}.{did_you_mean(name, known)}"
+                f"has {listed(sorted(names))}.{did_you_mean(name, names)}"
             )
     try:
         changed = type(processor.image_processor).from_dict(settings, **options)

@@ -1,4 +1,4 @@
-"""Registration of every architecture of the table with the Auto classes and pipelines of transformers."""
+"""Registration of all architectures with the Auto classes and pipelines of transformers."""
 
 import logging
 import sys
@@ -16,7 +16,7 @@ NO_MODEL = "No model was supplied, defaulted to "  # begin of the warning of tra
 
 
 def register_architecture(architecture: Architecture) -> None:
-    """Add an architecture of another package, so that everything here works with it as with this library's own.
+    """Register an architecture of another package, so that this library supports it like its own.
 
     Its files import this library by absolute names (`from hf_captioners.modeling.modeling_captioning import ...`) and
     each other by relative ones; saved checkpoints contain both, and load without either package.
@@ -84,7 +84,7 @@ def register_auxiliary(row: Architecture) -> None:
 
 
 def register() -> None:
-    """Register every architecture and the pipeline with transformers, which is imported already."""
+    """Register all architectures and the pipeline, when transformers is imported."""
     from transformers.pipelines import PIPELINE_REGISTRY
 
     from hf_captioners.hub.bundling import bundle_library_code, complete_checkpoint
@@ -109,22 +109,22 @@ def register() -> None:
 
 
 class InstalledDefault(dict[str, Any]):
-    """The default of the pipeline's task: the captioner that a package offers when the pipeline is made."""
+    """Default model of the pipeline task: the installed captioner, looked up when a pipeline is made."""
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a name is that of the one entry."""
+        """Return whether a key is the one entry."""
         return name == "model"
 
     def __getitem__(self, name: str) -> Any:
-        """Return folder and revision of the installed captioner."""
+        """Return folder and revision of the installed default captioner."""
         return str(default_model().folder), "main"
 
 
 def introduce_default(record: logging.LogRecord) -> bool:
-    """Replace the warning of transformers about a default model by the introduction of the installed captioner."""
+    """Replace transformers' warning about a default model by an introduction of the installed captioner."""
     message = record.getMessage()
-    if message.startswith(NO_MODEL) and (found := [one for one in list_models() if str(one.folder) in message]):
-        record.msg, record.args = found[0].introduction, ()
+    if message.startswith(NO_MODEL) and (models := [model for model in list_models() if str(model.folder) in message]):
+        record.msg, record.args = models[0].introduction, ()
     return True
 
 
@@ -146,7 +146,7 @@ class _AfterImport(MetaPathFinder, Loader):
         self.depth, self.searching = 0, False
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the specification of the module or of a file, with this object as its loader."""
+        """Return the import specification of a watched module, with this object as its loader."""
         if self.searching or not (fullname == self.name or fullname.rpartition(".")[0] in self.packages):
             return None
         self.searching = True  # the other finders are asked
@@ -159,11 +159,11 @@ class _AfterImport(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module with its own loader."""
+        """Create the module with its original loader."""
         return self.loaders[spec.name].create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, then call the function if nothing that is watched is half-read."""
+        """Execute the module, then call the function once all watched modules are fully imported."""
         assert module.__spec__ is not None
         loader = self.loaders.pop(module.__spec__.name)
         module.__spec__.loader = module.__loader__ = loader
@@ -178,7 +178,7 @@ class _AfterImport(MetaPathFinder, Loader):
 
 
 def register_with_transformers() -> None:
-    """Register now if transformers is imported, otherwise directly after its first import."""
+    """Register now if transformers is imported, otherwise right after its import."""
     if "transformers" in sys.modules:
         register()
     elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):

@@ -1,4 +1,4 @@
-"""Limits of what the rules of a `tokenizer.json` make of a text, checked before a library runs them."""
+"""Limits on the text growth by `tokenizer.json` rules, checked before a library applies the rules."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ MAX_GROWTH = 100.0  # a text becomes this many times as long at most; rules of k
 
 
 def require_limited_growth(path: Path) -> None:
-    """Check that the replacements of a tokenizer do not make a short text very long, as 30 that double it do.
+    """Check that a tokenizer's replacement rules cannot blow up a short text, as 30 doublings do.
 
     Args:
         path: its `tokenizer.json`; one that is missing or no JSON is left to the library that reads it.
@@ -34,20 +34,20 @@ def require_limited_growth(path: Path) -> None:
 
 
 def replacements(rules: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rules that replace or add text, inside sequences too."""
-    found = [rules]
-    while found:
-        rule = found.pop()
+    """Yield the rules that replace or add text, also in nested sequences."""
+    nested = [rules]
+    while nested:
+        rule = nested.pop()
         if isinstance(rule, dict):
             if isinstance(rule.get("content", rule.get("prepend")), str):
                 yield rule
-            found += rule.values()
+            nested += rule.values()
         elif isinstance(rule, list):
-            found += rule
+            nested += rule
 
 
 def growth_by(rule: dict[str, Any]) -> float:
-    """Return how many times as long a text can be after a rule."""
+    """Return the maximum growth factor of a text under a rule."""
     pattern, new = rule.get("pattern"), str(rule.get("content", rule.get("prepend")))
     old = pattern.get("String") if isinstance(pattern, dict) else None
     # A regular expression may match single characters, and an empty text between all characters.

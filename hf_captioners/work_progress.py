@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, a line a minute elsewhere."""
+"""Progress display: a bar in a terminal, one line a minute elsewhere."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ SECONDS = 60.0  # between two lines
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words, with one unit.
+    """Return a duration as text with one unit.
 
     Example:
 
@@ -30,12 +30,12 @@ def duration(seconds: float) -> str:
 
 
 def has_terminal() -> bool:
-    """Return whether standard error, to which bars are written, is a terminal."""
+    """Return whether standard error is a terminal, for progress bars."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 class MinuteLines:
-    """Lines about the progress of a work, at most one a minute.
+    """Progress as lines of text, at most one a minute.
 
     Args:
         work: what is done, such as `"captions"`.
@@ -50,20 +50,20 @@ class MinuteLines:
         self.began = self.last_line = time.monotonic()
 
     def update(self, count: int) -> None:
-        """Count what was done, and say it if a minute has passed."""
+        """Count finished items, and print progress if a minute has passed."""
         self.done += count
         now = time.monotonic()
         if now - self.last_line < SECONDS or not self.done:
             return
         self.last_line, spent = now, now - self.began
         of = "" if self.total is None else f" of {self.total:,}"
-        left = "" if self.total is None else f", about {duration(spent / self.done * (self.total - self.done))} left"
-        self.say(f"{self.work}: {self.done:,}{of} {self.unit} after {duration(spent)}{left}")
+        eta = "" if self.total is None else f", about {duration(spent / self.done * (self.total - self.done))} left"
+        self.say(f"{self.work}: {self.done:,}{of} {self.unit} after {duration(spent)}{eta}")
 
 
 @contextmanager
 def progress_of(work: str, unit: str, total: int | None, is_hidden: bool = False, leave: bool = True) -> Iterator[Any]:
-    """Show the progress of a work on standard error: a bar in a terminal, a line a minute elsewhere.
+    """Context manager that shows progress on standard error: a bar in a terminal, otherwise lines.
 
     Args:
         work: what is done, such as `"captions"`.
@@ -79,11 +79,11 @@ def progress_of(work: str, unit: str, total: int | None, is_hidden: bool = False
         with tqdm(total=total, desc=work, unit=unit, disable=None, leave=leave) as bar:
             yield bar
     else:
-        yield MinuteLines(work, f"{unit}s", total, _to_nobody if is_hidden else _to_stderr)
+        yield MinuteLines(work, f"{unit}s", total, _discard if is_hidden else _to_stderr)
 
 
-def _to_nobody(line: str) -> None:
-    """Drop a line."""
+def _discard(line: str) -> None:
+    """Ignore a line of progress."""
 
 
 def _to_stderr(line: str) -> None:

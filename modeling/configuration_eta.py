@@ -118,9 +118,9 @@ class ETAConfig(CaptioningConfig):
             return
         words, tokens = self.detector_config.words, self.attribute_token_ids
         if tokens is None or len(tokens) != len(words):
-            seen = "None" if tokens is None else f"{len(tokens)} entries"
+            value = "None" if tokens is None else f"{len(tokens)} entries"
             raise ValueError(
-                f"`attribute_token_ids` is {seen}, expected one token for each of the detector's {len(words)} words. "
+                f"`attribute_token_ids` is {value}, expected one token for each of the detector's {len(words)} words. "
                 "Build the captioner with `from_pretrained_parts(attribute_detector=..., tokenizer=...)`."
             )
         wrong = [token for token in tokens if not -1 <= token < self.vocab_size]

@@ -25,7 +25,7 @@ from .search_captioning import (
     NoImmediateRepetition,
     TrigramPenalty,
     best_of_groups,
-    with_one_least_length,
+    with_one_min_length,
 )
 
 
@@ -221,8 +221,8 @@ class CaptionGenerationMixin(GenerationMixin):
         self, generation_config: Any, input_ids_seq_length: int | None = None, **kwargs: Any
     ) -> LogitsProcessorList:
         """Return the logits processors of transformers, then those of captioning papers."""
-        found = super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
-        processors = with_one_least_length(found)
+        defaults = super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
+        processors = with_one_min_length(defaults)
         processors.extend(caption_logits_processors(generation_config, input_ids_seq_length or 1))
         return processors
 
@@ -586,7 +586,7 @@ class StepRecord:
         return record
 
     def is_empty(self) -> bool:
-        """Return True if `generate()` was asked for no record."""
+        """Return True if no scores, attentions or hidden states are requested."""
         return all(value is None for value in vars(self).values())
 
     def add(self, outputs: Any, logits: Tensor, log_probs: Tensor) -> None:

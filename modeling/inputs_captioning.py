@@ -47,7 +47,7 @@ def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callab
     """
     function = getattr(function, "undeclared", function)
     signature = inspect.signature(function)
-    *listed, rest = signature.parameters.values()
+    *listed, keywords = signature.parameters.values()
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Tensor | None")
         for name in names
@@ -57,7 +57,7 @@ def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callab
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     functools.update_wrapper(declared, function).__kwdefaults__ = function.__kwdefaults__
-    declared.__signature__ = signature.replace(parameters=[*listed, *added, rest])
+    declared.__signature__ = signature.replace(parameters=[*listed, *added, keywords])
     declared.undeclared = function
     return declared
 

@@ -392,7 +392,7 @@ class CaptionCache(EncoderDecoderCache):
         return shared
 
     def record(self, layer_idx: int, name: str) -> Tensor | None:
-        """Return a layer's record `name` of all tokens so far, `[rows, T, ...]`; None before the first token."""
+        """Return a layer's entries `name` `[rows, T, ...]` of all tokens so far; None before the first token."""
         entries = self.records.get((layer_idx, name))
         return entries if entries is not None and entries.shape[1] else None
 
@@ -464,7 +464,7 @@ class JoinedWeights(Tensor):
         return weights
 
     def joined_gradients(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Join gradients of the parts; None counts as zeros."""
+        """Concatenate gradients of the joined parts; a missing gradient counts as zeros."""
         pairs = zip(self.parts, gradients, strict=True)
         return self.join([torch.zeros_like(part) if gradient is None else gradient for part, gradient in pairs])
 

@@ -617,39 +617,39 @@ class NoEarlyEnd(LogitsProcessor):
     the length is reached.
 
     Args:
-        least_length: of rows with their prompt.
+        min_length: of rows with their prompt.
         eos_token_ids: `[E]`, ids that end a caption.
     """
 
-    def __init__(self, least_length: int, eos_token_ids: Tensor) -> None:
-        self.least_length, self.eos_token_ids = least_length, eos_token_ids
+    def __init__(self, min_length: int, eos_token_ids: Tensor) -> None:
+        self.min_length, self.eos_token_ids = min_length, eos_token_ids
         self.inside: tuple[int, Tensor] | None = None  # size of the vocabulary, and its end tokens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
         """Return `scores` `[rows, V]`, with -inf at the end tokens while rows of `input_ids` are too short."""
-        if input_ids.shape[1] >= self.least_length:
+        if input_ids.shape[1] >= self.min_length:
             return scores
         if self.inside is None or self.inside[0] != scores.shape[-1]:  # selected once: a GPU waits for their number
             self.inside = scores.shape[-1], self.eos_token_ids[self.eos_token_ids < scores.shape[-1]]
         return scores.index_fill(1, self.inside[1], -torch.inf)
 
 
-def with_one_least_length(processors: LogitsProcessorList) -> LogitsProcessorList:
+def with_one_min_length(processors: LogitsProcessorList) -> LogitsProcessorList:
     """Replace the minimal-length processors of transformers by a single `NoEarlyEnd`, at the place of the first."""
     kept = LogitsProcessorList()
     joined: NoEarlyEnd | None = None
     for processor in processors:
         if type(processor) is MinLengthLogitsProcessor:
-            least = processor.min_length
+            min_length = processor.min_length
         elif type(processor) is MinNewTokensLengthLogitsProcessor:
-            least = processor.prompt_length_to_skip + processor.min_new_tokens
+            min_length = processor.prompt_length_to_skip + processor.min_new_tokens
         else:
             kept.append(processor)
             continue
         if joined is None:
-            joined = NoEarlyEnd(least, processor.eos_token_id)
+            joined = NoEarlyEnd(min_length, processor.eos_token_id)
             kept.append(joined)
-        joined.least_length = max(joined.least_length, least)
+        joined.min_length = max(joined.min_length, min_length)
     return kept
 
 

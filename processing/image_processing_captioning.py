@@ -361,11 +361,11 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
             ValueError: the crop has none or too many pixels.
         """
         _require_possible(size.height, size.width, f"crop_size={dict(size)}")
-        for axis, wanted in ((-2, size.height), (-1, size.width)):
-            missing = max(wanted - image.shape[axis], 0)
+        for axis, target in ((-2, size.height), (-1, size.width)):
+            missing = max(target - image.shape[axis], 0)
             rim = [(missing + 1) // 2, missing // 2]
             image = torch.nn.functional.pad(image, rim if axis == -1 else [0, 0, *rim])
-            image = image.narrow(axis, (image.shape[axis] - wanted) // 2, wanted)
+            image = image.narrow(axis, (image.shape[axis] - target) // 2, target)
         return image
 
     def rescale_and_normalize(

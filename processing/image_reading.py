@@ -46,7 +46,7 @@ USER_AGENT = "hf-captioners"
 
 
 def read_image(
-    source: Any, timeout: float | None = None, max_bytes: float | None = None, least_side: int | None = None
+    source: Any, timeout: float | None = None, max_bytes: float | None = None, min_side: int | None = None
 ) -> PIL.Image.Image:
     """Read one image as upright RGB.
 
@@ -63,7 +63,7 @@ def read_image(
             with 1, 2 (grey, alpha), 3 or 4 (red, green, blue, alpha) channels. See `grey_levels` for its values.
         timeout: seconds for the whole download of an address; None: 60.
         max_bytes: largest download in bytes; None: 64 MiB.
-        least_side: decode a JPEG file at 1/2, 1/4 or 1/8 of its size, as long as both sides keep this many pixels,
+        min_side: decode a JPEG file at 1/2, 1/4 or 1/8 of its size, as long as both sides keep this many pixels,
             which takes a fraction of the time. None: every pixel.
 
     Returns:
@@ -88,8 +88,8 @@ def read_image(
             return _upright_rgb(source)
     content, name = _locate(source, timeout, max_bytes)
     with named_faults(name), open_image(content) as image:
-        if least_side is not None:
-            image.draft(None, (least_side, least_side))
+        if min_side is not None:
+            image.draft(None, (min_side, min_side))
         return _upright_rgb(image)
 
 
@@ -358,10 +358,10 @@ def web_opener(deadline: float) -> urllib.request.OpenerDirector:
     def connect(kind: Any, host: str, **options: Any) -> http.client.HTTPConnection:
         options["timeout"] = max(deadline - time.monotonic(), 1e-3)
         connection = kind(host, **options)
-        connection.response_class = lambda sock, *more, **named: http.client.HTTPResponse(
+        connection.response_class = lambda sock, *more, **options: http.client.HTTPResponse(
             TimedStream(sock, deadline),  # type: ignore[arg-type]
             *more,
-            **named,
+            **options,
         )
         return connection
 
@@ -441,17 +441,17 @@ def download_image(url: str, timeout: float | None = None, max_bytes: float | No
     limit = DOWNLOAD_BYTES if max_bytes is None else max_bytes
     if not (seconds > 0 and limit > 0):
         raise ValueError(f"`timeout` is {seconds} and `max_bytes` {limit}, expected more than 0.")
-    what = f"The image {url} cannot be downloaded"
+    failure = f"The image {url} cannot be downloaded"
     try:
         return web_content(url, seconds, limit)
     except TooLargeError as error:
-        raise ValueError(f"{what}: {error}. Pass a larger `max_bytes`, or leave it out.") from error
+        raise ValueError(f"{failure}: {error}. Pass a larger `max_bytes`, or leave it out.") from error
     except urllib.error.HTTPError as error:
-        raise FileNotFoundError(f"{what}: the server answers {error.code} {error.reason}.") from error
+        raise FileNotFoundError(f"{failure}: the server answers {error.code} {error.reason}.") from error
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError):
             reason = f"timed out after {seconds:g} seconds. Pass a larger `timeout`, or leave it out"
-            raise TimeoutError(f"{what}: {reason}.") from error
-        raise ConnectionError(f"{what}: {getattr(error, 'reason', error)}. Try again, or leave it out.") from error
+            raise TimeoutError(f"{failure}: {reason}.") from error
+        raise ConnectionError(f"{failure}: {getattr(error, 'reason', error)}. Try again, or leave it out.") from error
     except ValueError as error:
-        raise ValueError(f"{what}: it is no address ({error}). Correct it, or leave it out.") from error
+        raise ValueError(f"{failure}: it is no address ({error}). Correct it, or leave it out.") from error

@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: Debian's Chromium with its driver, without a window."""
+"""Browser for tests of web pages: Debian's Chromium with its driver, headless."""
 
 import shutil
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ PROGRAMS = ("chromium", "chromedriver")
 
 @contextmanager
 def open_browser(width=1200, height=900, waits="normal"):
-    """Yield a browser, see `selenium.webdriver.Chrome`; the test is skipped where there is none.
+    """Yield a `selenium.webdriver.Chrome` browser; skip the test if none is installed.
 
     Args:
         width: of the page in pixels; Chromium's windows have at least 500, so that it is set by emulation.
@@ -58,7 +58,7 @@ return wide.filter((one) => !scrolls(one)).slice(0, 5).map((one) => one.outerHTM
 
 
 def look_at(browser, address):
-    """Open a page and check what a person relies on: it fits the window, its images load, and nothing fails.
+    """Open a page; check that it fits the window, its images load, and no script fails.
 
     Args:
         browser: see `open_browser`.

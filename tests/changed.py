@@ -1,4 +1,4 @@
-"""Find the tests of changed files.
+"""Selection of the tests that belong to changed files.
 
     python -m tests.changed [FILE ...]
 
@@ -20,14 +20,14 @@ SOURCES = ("hf_captioners", "modeling", "processing", "hub_cards")
 
 
 def module_of(path: Path) -> str:
-    """Return the name by which tests import a file."""
+    """Return the module name under which tests import a file."""
     parts = path.with_suffix("").parts
     parts = parts if parts[0] in ("hf_captioners", "tests") else ("hf_captioners", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def public_names() -> dict[str, str]:
-    """Return the modules of the names that packages export lazily, by `package.name`."""
+    """Return the defining module of each lazily exported name, by `package.name`."""
     names = {}
     for stub in (ROOT / "hf_captioners").rglob("__init__.pyi"):
         package = ".".join(stub.relative_to(ROOT).parent.parts)
@@ -40,7 +40,7 @@ def public_names() -> dict[str, str]:
 
 @functools.cache
 def imports_of_tests() -> dict[Path, set[str]]:
-    """Return the modules of this project that each file of the tests imports."""
+    """Return the project modules that each test file imports."""
     public, imports = public_names(), {}
     for path in sorted((ROOT / "tests").rglob("*.py")):
         package = path.relative_to(ROOT).parent.parts
@@ -58,7 +58,7 @@ def imports_of_tests() -> dict[Path, set[str]]:
 
 
 def architectures_of(path: Path) -> list[Path]:
-    """Return the models of `modeling` that import a file of it, directly or not."""
+    """Return the architectures whose files import a file of `modeling`, directly or indirectly."""
     graph, stems, found = module_graph(), [f"modeling.{path.stem}"], set()
     while path.parts[0] == "modeling" and stems:
         stem = stems.pop()
@@ -95,7 +95,7 @@ def tests_of(changed: Iterable[str]) -> list[str]:
 
 
 def changed_files() -> list[str]:
-    """Return the files that differ from the last commit, new ones included."""
+    """Return the files that differ from the last commit, including new ones."""
     ran = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [line[3:].partition(" -> ")[2] or line[3:] for line in ran.stdout.splitlines()]
 

@@ -1,4 +1,4 @@
-"""Comparisons of models that hold on every CPU, and a fixture that loads weights at an unaligned address.
+"""Numerical comparisons of models that hold on every CPU, and a fixture with unaligned weights.
 
 Weights are compared bit by bit. Logits, states and losses are compared within rounding: the order of a float32 sum
 depends on the alignment of its operands, the number of threads and the instruction set.
@@ -20,7 +20,7 @@ KEY_BIASES = ("k_proj.bias", "key.bias", "c_attn.bias")
 
 
 def assert_same_weights(actual: nn.Module, expected: nn.Module) -> None:
-    """Assert that all parameters and buffers are bitwise equal, also the buffers that are not saved."""
+    """Assert that all parameters and buffers, saved or not, are bitwise equal."""
     for kind in ("named_parameters", "named_buffers"):
         ours, theirs = dict(getattr(actual, kind)()), dict(getattr(expected, kind)())
         assert ours.keys() == theirs.keys()
@@ -35,7 +35,7 @@ def assert_computed_alike(actual: Tensor, expected: Tensor, tolerance: float = R
 
 
 def assert_trained_alike(actual: nn.Module, expected: nn.Module, tolerance: float = 1e-5) -> None:
-    """Assert that two runs over the same batches end with the same weights, up to rounding of their steps."""
+    """Assert that two runs over the same batches end with equal weights, up to rounding."""
     ours, theirs = actual.state_dict(), expected.state_dict()
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
@@ -44,7 +44,7 @@ def assert_trained_alike(actual: nn.Module, expected: nn.Module, tolerance: floa
 
 
 def place_weights(model: nn.Module, offset: int = OFFSET) -> None:
-    """Copy every parameter and buffer to storage that begins `offset` bytes after an aligned address."""
+    """Copy parameters and buffers to storage that starts `offset` bytes after an aligned address."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "meta":  # offloaded
             continue
@@ -56,7 +56,7 @@ def place_weights(model: nn.Module, offset: int = OFFSET) -> None:
 
 @pytest.fixture(params=[0, OFFSET], ids=["aligned", "offset"])
 def place(request, monkeypatch) -> Iterator[Callable[[nn.Module], None]]:
-    """Run a test twice: with the weights of every loaded model aligned, and 8 bytes after an aligned address.
+    """Run a test with the loaded weights aligned, and again at 8 bytes after an aligned address.
 
     The value places the weights of a model that does not come from `from_pretrained`.
     """

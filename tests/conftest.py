@@ -1,4 +1,4 @@
-"""Fixtures of all tests: real data, fresh processes, files made once a run; reports of CPU seconds and parity."""
+"""Fixtures of all tests: real data, fresh processes, cached files; reports of CPU seconds and parity."""
 
 import gc
 import os
@@ -20,13 +20,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def shared_dir() -> Path:
-    """Return the folder of real data sets, which may be missing."""
+    """Return the folder of real data sets, which may not exist."""
     return Path(os.environ.get("HF_CAPTIONERS_DATA_DIR") or REPOSITORY.parent / "shared" / "data")
 
 
 @pytest.fixture(scope="session")
 def material() -> Path:
-    """Folder of real data sets; tests that need it are skipped if it is missing."""
+    """Folder of real data sets; tests that use it are skipped if it is missing."""
     if not shared_dir().is_dir():
         pytest.skip(f"no real data at {shared_dir()} (set HF_CAPTIONERS_DATA_DIR)")
     return shared_dir()
@@ -34,14 +34,14 @@ def material() -> Path:
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory) -> Path:
-    """Temporary folder that all processes of a run share."""
+    """Temporary folder shared by all processes of a test run."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_features(run_folder):
-    """The cache of features that all tests of a run share, not that of the person who runs them."""
+    """Feature cache shared by all tests of a run, separate from the user's."""
     with pytest.MonkeyPatch.context() as patch:
         folder = run_folder / "shared_features"
         patch.setattr("hf_captioners.features.shared_cache.default_folder", lambda: folder)
@@ -50,13 +50,13 @@ def shared_features(run_folder):
 
 @pytest.fixture(scope="session")
 def fork_server(run_folder) -> ForkServer:
-    """Server of Python processes that do not wait for imports, one for all processes of a run."""
+    """Server that forks Python processes with imported libraries; one for all processes of a run."""
     return ForkServer(run_folder, os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
 
 
 @pytest.fixture(scope="session")
 def once_a_run(run_folder) -> Callable[[str, Callable[[Path], object]], Path]:
-    """Return a function that fills a folder once, by the first process of a run that asks for it, for all of them.
+    """Return a function that fills a folder on first use, once for all processes of a run.
 
     Its arguments are a name and a function that fills the empty folder that it is given. Nothing changes the folder
     afterwards.
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what is imported and collected out of garbage collection.
+    """Exclude imported and collected objects from garbage collection.
 
     Each training collects garbage when it begins, which takes half a second with the objects of all tests.
     """
@@ -96,12 +96,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let the interpreter free everything, or libraries report leaks."""
+    """Restore garbage collection at the end, or libraries report leaks."""
     gc.unfreeze()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Report the compared figures, and the folders that nothing was compared with. Processes of xdist know their own
+    """Report the compared figures, and folders without comparisons. Processes of xdist know their own
     tests only, so the hook belongs to the first file that pytest reads."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     counts = [value for report in reports for key, value in report.user_properties if key == "figures_compared"]

@@ -1,4 +1,4 @@
-"""CPU seconds of tests: of each architecture, and of what all architectures share, with their budgets.
+"""CPU seconds of tests: by architecture and for the shared tests, with budgets.
 
 Wall time depends on what else a machine does; CPU seconds, those of child processes included, hardly do.
 """
@@ -21,7 +21,7 @@ BUDGET_OF_AN_ARCHITECTURE = 70
 
 
 def owner_of(nodeid: str) -> str:
-    """Return the architecture that a test belongs to, or `SHARED`.
+    """Return the architecture to which a test belongs, or `SHARED`.
 
     A test belongs to an architecture if its file is `test_{name}.py` or `test_{name}_*.py`, its class
     `Test{prefix}` or `Test{prefix}*`, or a part of its parameters, between hyphens and slashes, is the name or begins
@@ -41,14 +41,14 @@ def owner_of(nodeid: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds that this process and its finished children have taken, forked for it ones included."""
+    """Return the CPU seconds of this process and its finished children, including forked ones."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     return own + fork_server.spent["children"]
 
 
 class CpuTime:
-    """Plugin that measures every test and reports the sums at the end of a run.
+    """Plugin that measures the CPU seconds of each test and reports sums at the end.
 
     A process of xdist sends its figures with the reports of its tests; the process that prints adds them up.
     """
@@ -60,17 +60,17 @@ class CpuTime:
         self.sums: dict[str, float] = {}
 
     def add(self, owner: str, seconds: float) -> None:
-        """Add seconds to the sum of an owner."""
+        """Add seconds to an owner's sum."""
         self.sums[owner] = self.sums.get(owner, 0.0) + seconds
 
     def pytest_collection_finish(self) -> None:
-        """Begin with the first test; imports of test files are shared."""
+        """Start measuring at the first test; imports of test files count as shared."""
         self.last = cpu_seconds()
         self.start = self.last
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Any:
-        """Add the seconds since the end of the test before to the last report of a test."""
+        """Attribute the CPU seconds since the end of the previous test to this test."""
         report = yield
         if call.when == "teardown":
             now = cpu_seconds()
@@ -79,20 +79,20 @@ class CpuTime:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the figures of a test, of this process or another one."""
+        """Record the seconds of a test, of this process or another."""
         if hasattr(report, "cpu_seconds"):
             owner, seconds = report.cpu_seconds
             self.add(owner, seconds)
             self.tests[report.nodeid] = seconds
 
     def pytest_sessionfinish(self) -> None:
-        """Send the seconds of the start to the process that prints."""
+        """Send the start-up seconds to the process that prints the report."""
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["cpu_seconds_of_start"] = self.start + fork_server.spent["servers"]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the seconds that a process needed to start."""
+        """Add the start-up seconds of another process."""
         self.add(SHARED, getattr(node, "workeroutput", {}).get("cpu_seconds_of_start", 0.0))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -103,7 +103,7 @@ class CpuTime:
         return result
 
     def report(self, terminalreporter: Any) -> None:
-        """Print the sums beside their budgets. A sum above its budget is a defect, but fails no run."""
+        """Print the sums with their budgets; exceeding a budget does not fail the run."""
         in_processes = terminalreporter.config.pluginmanager.hasplugin("dsession")
         self.add(SHARED, sum(os.times()[:2]) if in_processes else self.start + fork_server.spent["servers"])
         terminalreporter.section("CPU seconds")

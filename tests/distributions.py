@@ -1,4 +1,4 @@
-"""Distributions of the project, and environments that they are installed into."""
+"""Builds of the project's distributions, and environments to install them into."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from release.distributions import ROOT, mapped_folders
 
 
 def copy_sources(tree: Path) -> Path:
-    """Copy what distributions are built from, without stale build folders, into a new folder; return it."""
+    """Copy the sources of the distributions to a new folder, without stale builds; return the folder."""
     tree.mkdir()
     for name in (*mapped_folders(), "release"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -37,12 +37,12 @@ def build(tree: Path, folder: Path, kind: str = "--wheel") -> Path:
 
 
 def interpreter(folder: Path) -> Path:
-    """Return the interpreter of an environment."""
+    """Return the Python interpreter of an environment."""
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def environment(folder: Path, *project: str) -> Path:
-    """Install this project alone into a new environment; return its interpreter.
+    """Install only this project into a new environment; return its interpreter.
 
     Its dependencies are those of this environment, without the installation of this project there.
 

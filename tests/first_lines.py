@@ -1,4 +1,4 @@
-"""Draw first lines of docstrings, to be read by somebody who has not seen the code.
+"""Random sample of first lines of docstrings, for a reader who has not seen the code.
 
     python -m tests.first_lines --seed 1
 
@@ -28,7 +28,7 @@ def first_lines() -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print the lines."""
+    """Print the sample."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=60)

@@ -1,4 +1,4 @@
-"""Fresh Python processes that do not wait for imports: they are forked from a process that has imported libraries.
+"""Fast start of Python processes: forks of a process that has already imported the libraries.
 
 Importing torch and transformers takes about 12 CPU seconds, more than most tests. Run as a program, this file imports
 what `LIBRARIES` lists and forks a process for each request; nothing of this project is imported there. One server
@@ -46,7 +46,7 @@ spent = {"children": 0.0, "servers": 0.0}  # CPU seconds that this process has c
 
 
 class Child:
-    """A process that was forked for this one.
+    """A process forked by the server.
 
     Args:
         connection: socket to the server, which closes it when the process has ended.
@@ -86,7 +86,7 @@ class Child:
 
 
 class ForkServer:
-    """Client of the server of a run, which is started by the first process that needs it.
+    """Client of the fork server, which the first client of a test run starts.
 
     Args:
         folder: folder of the run, which its processes share.
@@ -98,7 +98,7 @@ class ForkServer:
         self.server: subprocess.Popen | None = None
 
     def connect(self, libraries: str) -> socket.socket:
-        """Connect to the server that has imported `libraries`."""
+        """Connect to the server with the imported `libraries`."""
         address = self.folder / libraries
         if not address.exists():
             try:
@@ -131,7 +131,7 @@ class ForkServer:
         env: Mapping[str, str] | None = None,
         libraries: str = "transformers",
     ) -> Any:
-        """Start a process as `subprocess.Popen` does, without waiting for its end.
+        """Start a process like `subprocess.Popen`, without waiting for its end.
 
         Args:
             arguments: of the interpreter: `-c CODE ...`, `-m MODULE ...` or `SCRIPT ...`, with no other option.
@@ -175,7 +175,7 @@ class ForkServer:
         libraries: str = "transformers",
         check: bool = False,
     ) -> subprocess.CompletedProcess:
-        """Run a process to its end as `subprocess.run` does, and return its status and texts; see `start`."""
+        """Run a process to its end like `subprocess.run`; return status and output, see `start`."""
         with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
             child = self.start(arguments, stdout, stderr, cwd, env, libraries)
             status = child.wait()
@@ -190,7 +190,7 @@ class ForkServer:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process exists."""
+    """Return whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -199,7 +199,7 @@ def is_alive(pid: int) -> bool:
 
 
 def answer(connection: socket.socket, seconds_of_imports: float) -> dict[str, Any] | None:
-    """Fork the program of a request; return the request in its process, None elsewhere when it has ended."""
+    """Fork a process for a request; return the request in the child, None in the server."""
     _, files, _, _ = socket.recv_fds(connection, 1, 3)
     pid = os.fork()
     if not pid:
@@ -225,7 +225,7 @@ def answer(connection: socket.socket, seconds_of_imports: float) -> dict[str, An
 
 
 def serve(listener: socket.socket, run: int, seconds_of_imports: float) -> dict[str, Any]:
-    """Answer until the run has ended; return in the process of a program only."""
+    """Answer requests until the test run ends; return in forked children only."""
     gc.freeze()  # or the first collection of every process would copy all pages of what is imported
     while is_alive(run):
         ready = select.select([listener], [], [], 1.0)[0]
@@ -249,7 +249,7 @@ def serve(listener: socket.socket, run: int, seconds_of_imports: float) -> dict[
 
 
 def read_variables_again() -> None:
-    """Make libraries read the environment again, which they read when they were imported."""
+    """Make libraries read environment variables again that they read at import."""
     for name in ("huggingface_hub.constants", "datasets.config"):
         importlib.reload(importlib.import_module(name))
     from huggingface_hub import constants, hf_api
@@ -262,7 +262,7 @@ def read_variables_again() -> None:
 
 
 def run_program(request: dict[str, Any]) -> None:
-    """Run the program of a request as the interpreter would have started it."""
+    """Run the requested program as the Python interpreter would."""
     import random
 
     import numpy
@@ -292,7 +292,7 @@ def run_program(request: dict[str, Any]) -> None:
 
 
 def main(folder: str, run: int) -> dict[str, Any]:
-    """Import the libraries and serve; return in the process of a program only."""
+    """Import the libraries and serve requests; return in forked children only."""
     if not is_alive(run):
         raise SystemExit("The run has ended.")
     request = None
@@ -319,7 +319,7 @@ def main(folder: str, run: int) -> dict[str, Any]:
 
 
 def run_and_end(request: dict[str, Any]) -> None:
-    """Run a program and end this process, without taking apart what the server had imported."""
+    """Run a program and exit without cleaning up the imported libraries."""
     status = 0
     try:
         run_program(request)

@@ -1,4 +1,4 @@
-"""Folders of the package and their imports, read from the sources; and the map of them in `CONTRIBUTING.md`.
+"""Import graph of the package's folders, and the map of it in `CONTRIBUTING.md`.
 
     python -m tests.layout
 
@@ -56,7 +56,7 @@ ARROWS: dict[str, set[str]] = {
 
 
 def room_of(path: Path) -> str:
-    """Return the folder of the package that a file belongs to, or the module itself at the top of the package."""
+    """Return a file's folder in the package; for top-level modules, the module."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return parts[1] if parts[0] == "hf_captioners" else parts[0]
 
@@ -86,7 +86,7 @@ def package_files() -> list[Path]:
 
 
 def rooms_imported(path: Path) -> dict[str, int]:
-    """Return the folders that a file imports, imports inside functions included."""
+    """Return the folders that a file imports, including imports inside functions."""
     found = {}
     for level, module in imported_modules(path):
         parts = module.split(".")
@@ -99,7 +99,7 @@ def rooms_imported(path: Path) -> dict[str, int]:
 
 @functools.cache
 def module_graph() -> dict[str, set[str]]:
-    """Return the modules that each module imports, imports inside functions included."""
+    """Return the imported modules of each module, including imports inside functions."""
     names = {}
     for path in package_files():
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -134,7 +134,7 @@ def folder_imports() -> dict[str, set[str]]:
 
 
 def layout_map() -> str:
-    """Return the folders as a Mermaid flowchart: an arrow from each to those that it imports, not through others."""
+    """Return the import graph as a Mermaid flowchart, without arrows that follow from others."""
     imports = {name: used & ARROWS.keys() - {name} for name, used in folder_imports().items() if name in ARROWS}
 
     def reached(name: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Captions by transformers alone, the reference of what this library makes of the same checkpoints."""
+"""Captions by plain transformers, as the reference for this library with the same checkpoints."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of the families of image-to-text models of transformers, with their processors."""
+"""Tiny random checkpoints of transformers' image-to-text model families, with processors."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -373,7 +373,7 @@ def write_family(folder: Path, model_type: str) -> None:
 
 
 def with_large_weights(model: Any) -> Any:
-    """Draw small weights anew, so that captions depend on the image; return the model."""
+    """Replace small weights by larger ones, so that captions depend on the image."""
     for weight in model.parameters():
         if weight.ndim > 1 and weight.std() < SMALLEST_DEVIATION:
             torch.nn.init.normal_(weight, std=0.2)

@@ -1,4 +1,4 @@
-"""Untrained image-to-text models of transformers that this library captions with and trains, but cannot explain."""
+"""Untrained image-to-text models that this library captions with and trains, but cannot explain."""
 
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,6 @@ MODELS = {"blip-2": blip_2, "llava": llava}
 
 
 def write_unsupported(folder: Path, model_type: str) -> None:
-    """Save an untrained model of a type."""
+    """Save an untrained model of a given type."""
     torch.manual_seed(0)
     MODELS[model_type]().save_pretrained(folder)

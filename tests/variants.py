@@ -1,4 +1,4 @@
-"""Variants of a test of which `make test` runs a few and `make test-all` all."""
+"""Test parameters of which `make test` runs a few and `make test-all` runs all."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,5 +7,5 @@ import pytest
 
 
 def slow_unless(is_fast: Callable[[Any], bool], values: Iterable[Any]) -> list[Any]:
-    """Return parameters, marked as slow where a function does not call them fast."""
+    """Return test parameters, marked as slow unless a function selects them."""
     return [value if is_fast(value) else pytest.param(value, marks=pytest.mark.slow) for value in values]

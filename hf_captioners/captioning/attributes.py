@@ -44,7 +44,7 @@ class LoadedDetector(NamedTuple):
             return self.model(**on_device).probabilities.float().cpu().numpy()
 
     def of_images(self, images: Sequence[Any]) -> np.ndarray:
-        """Return the probabilities `[B, W]` of decoded images.
+        """Return the attribute probabilities `[B, W]` of decoded images.
 
         Raises:
             ValueError: the detector reads stored features only.
@@ -57,7 +57,7 @@ class LoadedDetector(NamedTuple):
         return self.probabilities(dict(self.image_processor(list(images), return_tensors="pt")))
 
     def of_regions(self, regions: Sequence[Any]) -> np.ndarray:
-        """Return the probabilities `[B, W]` of the regions of images."""
+        """Return the attribute probabilities `[B, W]` of images from their stored region features."""
         batch = batch_regions([entry.features for entry in regions])
         return self.probabilities({name: torch.from_numpy(values) for name, values in batch.items()})
 
@@ -88,7 +88,7 @@ def load_attribute_detector(source: str, device: str | None = None) -> LoadedDet
 
 
 def require_extractor(detector: LoadedDetector, source: RegionSource) -> None:
-    """Refuse features of another extractor or size than the detector was trained on.
+    """Check that features have the extractor and size that the detector was trained on.
 
     Raises:
         ValueError: they are.
@@ -106,16 +106,16 @@ def require_extractor(detector: LoadedDetector, source: RegionSource) -> None:
 def attribute_records(
     detector: LoadedDetector, names: Sequence[str], probabilities: np.ndarray, top_k: int, threshold: float
 ) -> list[dict[str, Any]]:
-    """Return `image`, `attributes` (words, the most probable first) and `probabilities` of each image."""
+    """Return a record for each image: `image`, `attributes` (words, most probable first) and their `probabilities`."""
     words = detector.model.config.words
-    found = top_attributes(torch.from_numpy(probabilities), top_k, threshold)
+    selected = top_attributes(torch.from_numpy(probabilities), top_k, threshold)
     return [
         {
             "image": name,
             "attributes": [words[index] for index, real in zip(ids, mask, strict=True) if real],
             "probabilities": [round(value, 4) for value, real in zip(values, mask, strict=True) if real],
         }
-        for name, ids, mask, values in zip(names, *(part.tolist() for part in found), strict=True)
+        for name, ids, mask, values in zip(names, *(part.tolist() for part in selected), strict=True)
     ]
 
 
@@ -145,18 +145,18 @@ def detection_batches(
         batch = list(names[first : first + batch_size])
         unreadable: list[UnreadableImage] = []
         if source is not None:
-            found = detector.of_regions([source[name] for name in batch])
+            probabilities = detector.of_regions([source[name] for name in batch])
         else:
             read, unreadable = read_images(batch)
             if not read:
                 yield [], unreadable
                 continue
-            batch, found = list(read), detector.of_images(list(read.values()))
-        yield attribute_records(detector, batch, found, top_k, threshold), unreadable
+            batch, probabilities = list(read), detector.of_images(list(read.values()))
+        yield attribute_records(detector, batch, probabilities, top_k, threshold), unreadable
 
 
 def detection_settings(detector: LoadedDetector, names: Sequence[str], **options: Any) -> dict[str, Any]:
-    """Return what the attributes of a job depend on, for `CaptionFile`."""
+    """Return the settings of a detection job, which a resumed job must repeat; see `CaptionFile`."""
     model = detector.model
     config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
     images = None if detector.image_processor is None else detector.image_processor.to_dict()
@@ -176,7 +176,7 @@ def detect_into_file(
     batch_size: int = 16,
     **options: Any,
 ) -> list[UnreadableImage]:
-    """Detect the attributes of the images that a file does not have yet, and finish it; a later call resumes.
+    """Detect the attributes of all images that are missing in an output file, and finish the file; resumable.
 
     Args:
         file: the output, a `.jsonl` file; it is finished and closed.
@@ -189,9 +189,9 @@ def detect_into_file(
         OSError: the disk is full.
     """
     try:
-        left = [name for name in names if name not in file.done]
-        with progress_of("attributes", "image", len(left)) as progress:
-            for records, unreadable in detection_batches(detector, left, source, batch_size, **options):
+        remaining = [name for name in names if name not in file.done]
+        with progress_of("attributes", "image", len(remaining)) as progress:
+            for records, unreadable in detection_batches(detector, remaining, source, batch_size, **options):
                 file.add(records, unreadable)
                 progress.update(len(records) + len(unreadable))
         file.finish()
@@ -201,7 +201,7 @@ def detect_into_file(
 
 
 def require_jsonl(path: Path) -> None:
-    """Check the suffix of an output of attributes.
+    """Check that the output of attribute detection is a `.jsonl` file.
 
     Raises:
         ValueError: it is not `.jsonl`.
@@ -211,13 +211,13 @@ def require_jsonl(path: Path) -> None:
 
 
 def read_attributes(path: Path) -> dict[str, list[str]]:
-    """Read the attributes of images, by the name of the image, from what `attributes detect` wrote.
+    """Read the file that `attributes detect` wrote: the detected words of each image by the image's name.
 
     Raises:
         ValueError: a line is damaged, or has no list of words.
         FileNotFoundError: there is no such file.
     """
-    found: dict[str, list[str]] = {}
+    attributes: dict[str, list[str]] = {}
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             record = None
@@ -231,5 +231,5 @@ def read_attributes(path: Path) -> dict[str, list[str]]:
                     f"{path}, line {number} is {line.strip()!r:.80}, expected "
                     '{"image": NAME, "attributes": [WORDS]} as `hf-captioners attributes detect` writes it.'
                 )
-            found[image] = words
-    return found
+            attributes[image] = words
+    return attributes

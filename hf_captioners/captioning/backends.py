@@ -1,4 +1,4 @@
-"""The library that computes captions: torch, or onnxruntime, which starts in a tenth of the time."""
+"""Choice of the library that computes captions: torch, or onnxruntime, which starts in a tenth of the time."""
 
 import ctypes
 import json
@@ -26,7 +26,7 @@ def choose_backend(
     dtype: str = "auto",
     needs_torch: bool = False,
 ) -> str:
-    """Return the library that captions images where none is asked for: onnxruntime if it can do all that is asked for.
+    """Return the default backend for a captioner and options: onnxruntime if it supports all of them, else torch.
 
     Args:
         model: name or directory of a captioner, or several ones. None: the one that an installed package offers.
@@ -46,14 +46,14 @@ def choose_backend(
     if not (folder / "config.json").is_file():
         return ONNX
     installed = all(find_spec(name) is not None for name in ("onnxruntime", "tokenizers"))
-    asked = device in (None, "cpu") and dtype in ("auto", "float32") and not needs_torch
-    if not (installed and asked and decodes(folder, options)):
+    supported = device in (None, "cpu") and dtype in ("auto", "float32") and not needs_torch
+    if not (installed and supported and decodes(folder, options)):
         return TORCH
     return ONNX if device == "cpu" or not has_gpu() else TORCH
 
 
 def graphs_folder(model: str | Sequence[str] | None) -> Path | None:
-    """Return the folder of a captioner that has graphs; None if it has none, or there are several captioners."""
+    """Return the folder of a captioner with exported ONNX graphs; None without graphs, or for several captioners."""
     sources = [model] if model is None or isinstance(model, str) else list(model)
     if len(sources) != 1:
         return None
@@ -67,17 +67,17 @@ def graphs_folder(model: str | Sequence[str] | None) -> Path | None:
 
 
 def decodes(folder: Path, options: Mapping[str, Any]) -> bool:
-    """Return whether a captioner with graphs knows all options of a call; one that is wrong is none."""
-    given = {name: value for name, value in options.items() if name not in NOT_DECODING}
+    """Return whether an exported captioner accepts all options of a call; False if its files are damaged."""
+    decoding = {name: value for name, value in options.items() if name not in NOT_DECODING}
     with suppress(ValueError, KeyError, TypeError, OSError):
         facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
-        GenerationOptions(**{**facts["generation"], **given})
+        GenerationOptions(**{**facts["generation"], **decoding})
         return True
     return False
 
 
 def check_exported_options(options: Mapping[str, Any]) -> None:
-    """Check the names and values of options of an exported captioner.
+    """Check the names and values of the decoding options for an exported captioner.
 
     Raises:
         ValueError: a name is unknown (the message has the nearest one), or a value is wrong.
@@ -92,7 +92,7 @@ def check_exported_options(options: Mapping[str, Any]) -> None:
 
 
 def has_gpu() -> bool:
-    """Return whether this machine has a GPU of NVIDIA or AMD, without importing torch."""
+    """Return whether this machine has an NVIDIA or AMD GPU, without importing torch."""
     for name in CUDA_DRIVERS:
         with suppress(OSError, AttributeError):
             driver, count = ctypes.CDLL(name), ctypes.c_int(0)

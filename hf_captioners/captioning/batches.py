@@ -1,4 +1,4 @@
-"""Captions of many images: decoded, captioned in batches, and written to a file that survives an interruption."""
+"""Captioning of many images: decoding, batches, and output to a file that survives an interruption."""
 
 import hashlib
 import json
@@ -120,13 +120,13 @@ def caption_batches(
     else:
         computed = engine.columns(pipeline, batches, workers, options)
     # The results come first: an engine is closed when it is asked for a batch after the last one.
-    texts: dict[str, Any] = {"prefix": prefix, "suffix": suffix, "bad_words": bad_words, "least": min_confidence}
+    texts: dict[str, Any] = {"prefix": prefix, "suffix": suffix, "bad_words": bad_words, "minimum": min_confidence}
     facts = {"unverified": True} if getattr(pipeline, "is_unverified", False) else {}
     return counted(map(partial(_captioned_batch, facts=facts, **texts), computed, batches))
 
 
 def counted(batches: Iterator[CaptionedBatch]) -> Iterator[CaptionedBatch]:
-    """Yield batches, and report at the end how many captions were cut."""
+    """Yield the batches unchanged, and at the end log how many captions were cut at `max_new_tokens`."""
     unfinished = total = 0
     for batch in batches:
         unfinished, total = unfinished + batch.unfinished, total + len(batch.records)
@@ -135,7 +135,7 @@ def counted(batches: Iterator[CaptionedBatch]) -> Iterator[CaptionedBatch]:
 
 
 def report_unfinished(unfinished: int, total: int) -> None:
-    """Report captions that were cut at `max_new_tokens`, if there are any."""
+    """Log a warning about captions that were cut at `max_new_tokens`, if there are any."""
     if unfinished:
         logger.warning(
             f"{unfinished:,} of {total:,} captions have no end token: they were cut at the limit of new tokens. Raise "
@@ -149,10 +149,10 @@ def _captioned_batch(
     prefix: str,
     suffix: str,
     bad_words: Sequence[str],
-    least: float | None,
+    minimum: float | None,
     facts: Mapping[str, Any],
 ) -> CaptionedBatch:
-    """Return the records of a batch from its columns, see `CaptionBatches.caption`, each with some facts."""
+    """Return the records of a batch from the columns of `CaptionBatches.caption`; add `facts` to each record."""
     records, unreadable, doubtful = [], [], []
     rows = zip(images, columns["caption"], columns["score"], columns["error"], strict=True)
     for place, (name, captions, scores, error) in enumerate(rows):
@@ -168,8 +168,8 @@ def _captioned_batch(
         record |= {"captions": texts, "scores": scores} if several else {}
         if "confidence" in columns:
             record |= confidence_fields(columns["confidence"][place], columns["words"][place])
-            if least is not None and not leave_doubtful_out(record, least):
-                doubtful.append(UnreadableImage(name, f"{DOUBTFUL} {record['confidence']} is below {least}."))
+            if minimum is not None and not drop_doubtful(record, minimum):
+                doubtful.append(UnreadableImage(name, f"{DOUBTFUL} {record['confidence']} is below {minimum}."))
                 continue
         record.pop("words_of_captions", None)
         records.append(record | dict(facts))
@@ -177,17 +177,17 @@ def _captioned_batch(
 
 
 def confidence_fields(confidence: Any, words: Any) -> dict[str, Any]:
-    """Return the fields of a record about confidence; of several captions `words` are those of the best."""
+    """Return the fields `confidence` and `words` of a record; of several captions, `words` describes the best."""
     if not isinstance(confidence, list):
         return {"confidence": confidence, "words": words}
     return {"confidence": confidence[0], "words": words[0], "confidences": confidence, "words_of_captions": words}
 
 
-def leave_doubtful_out(record: dict[str, Any], least: float) -> bool:
-    """Leave the captions of a record out that are not sure enough; return whether any stays."""
+def drop_doubtful(record: dict[str, Any], minimum: float) -> bool:
+    """Drop the captions of a record below a confidence; return whether any caption is left."""
     if "captions" not in record:
-        return record["confidence"] is not None and record["confidence"] >= least
-    sure = [place for place, value in enumerate(record["confidences"]) if value is not None and value >= least]
+        return record["confidence"] is not None and record["confidence"] >= minimum
+    sure = [place for place, value in enumerate(record["confidences"]) if value is not None and value >= minimum]
     if not sure:
         return False
     for name, best in OF_CAPTIONS.items():
@@ -197,20 +197,20 @@ def leave_doubtful_out(record: dict[str, Any], least: float) -> bool:
 
 
 def is_doubtful(image: UnreadableImage) -> bool:
-    """Return whether the captions of an image were left out because they are not sure enough."""
+    """Return whether the captions of an image were dropped because of low confidence."""
     return image.reason.startswith(DOUBTFUL)
 
 
-def require_confidence(least: float | None, confidence: str | None) -> None:
-    """Check the least confidence of captions.
+def require_confidence(minimum: float | None, confidence: str | None) -> None:
+    """Check the minimum confidence `min_confidence`.
 
     Raises:
         ValueError: it is out of range, or nothing computes confidence.
     """
-    if least is None:
+    if minimum is None:
         return
-    if not 0 <= least <= 1:
-        raise ValueError(f"`min_confidence` is {least}, expected 0 to 1.")
+    if not 0 <= minimum <= 1:
+        raise ValueError(f"`min_confidence` is {minimum}, expected 0 to 1.")
     if confidence is None:
         raise ValueError("`min_confidence` compares confidence: pass `confidence`, 'search' or 'samples'.")
 
@@ -222,7 +222,7 @@ def job_settings(
     packed_weights: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return what the captions of a job depend on, for `CaptionFile`.
+    """Return the settings of a captioning job, which a resumed job must repeat; see `CaptionFile`.
 
     Args:
         pipeline: see `load_pipeline`.
@@ -261,7 +261,7 @@ def job_settings(
 
 
 def require_batch_size(batch_size: int) -> None:
-    """Check a batch size.
+    """Check that a batch size is at least 1.
 
     Raises:
         ValueError: it is below 1.
@@ -271,7 +271,7 @@ def require_batch_size(batch_size: int) -> None:
 
 
 def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[UnreadableImage]]:
-    """Decode images, or the views of studies.
+    """Decode the images, or the views of the studies, at some paths.
 
     Args:
         paths: see `caption_batches`.
@@ -297,7 +297,7 @@ def caption_into_file(
     workers: int = 0,
     **options: Any,
 ) -> list[UnreadableImage]:
-    """Caption the images that a file does not have yet, and finish the file. An interrupted call can be resumed.
+    """Caption all images that are missing in an output file, and finish the file. A stopped call can be resumed.
 
     Args:
         file: the output; it is finished and closed.
@@ -322,9 +322,9 @@ def caption_into_file(
             )
         batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
         # A batch of which a part is done is computed as a whole: numbers depend a little on the size of the batch.
-        left = [image for batch in batches if not file.done.issuperset(batch) for image in batch]
-        with progress_of("captions", "image", len(left)) as progress:
-            for batch in caption_batches(pipeline, left, batch_size, workers, **options):
+        remaining = [image for batch in batches if not file.done.issuperset(batch) for image in batch]
+        with progress_of("captions", "image", len(remaining)) as progress:
+            for batch in caption_batches(pipeline, remaining, batch_size, workers, **options):
                 file.add(
                     [record for record in batch.records if record["image"] not in file.done],
                     [fault for fault in (*batch.unreadable, *batch.doubtful) if fault.image not in file.done],

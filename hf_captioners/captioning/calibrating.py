@@ -1,4 +1,4 @@
-"""Calibration of the confidence of a captioner on images that it was not trained on."""
+"""Calibration of a captioner's confidence on images outside its training data."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ DEFAULT_SAMPLES = 10
 
 
 def rows_of(rows: Dataset, part: str) -> Dataset:
-    """Return a part of a data set, see `ROWS`.
+    """Return all, the even or the odd rows of a data set, see `ROWS`.
 
     Raises:
         ValueError: there is no such part.
@@ -51,7 +51,7 @@ def rows_of(rows: Dataset, part: str) -> Dataset:
 def observe(
     pipeline: Any, rows: Dataset, samples: int = DEFAULT_SAMPLES, batch_size: int = 16, **options: Any
 ) -> Iterator[tuple[Mapping[str, Any], list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Caption images, and yield for each its row, the records of its search, the best first, and of its samples.
+    """Caption images, and yield each row with its beam search records (best first) and its sampled captions.
 
     Args:
         pipeline: see `load_pipeline`.
@@ -70,18 +70,18 @@ def observe(
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
             items = [pipeline.prepare(pipeline_item(row, declared, None), **options) for row in batch]
-            found = pipeline.caption_prepared([dict(item) for item in items], **scoring)
+            searched = pipeline.caption_prepared([dict(item) for item in items], **scoring)
             drawn: list[list[dict[str, Any]]] = [[] for _ in items]
             if samples:
                 drawn = draw_samples(pipeline, items, samples, options)
-            yield from zip(batch, found, drawn, strict=True)
+            yield from zip(batch, searched, drawn, strict=True)
             progress.update(len(batch))
 
 
 def observed_words(
     observed: Iterator[tuple[Mapping[str, Any], list[dict[str, Any]], list[dict[str, Any]]]], has_beams: bool
 ) -> list[Observed]:
-    """Return the words of the best caption of each image with references, and which of them the references support.
+    """Return the words of each image's best caption, and for each word whether the references support it.
 
     Args:
         observed: see `observe`.
@@ -91,7 +91,7 @@ def observed_words(
         ValueError: the references are not English.
     """
     tokenize = caption_tokenizer("ptb")
-    found, references = [], []
+    observations, references = [], []
     for row, records, samples in observed:
         if not row["captions"] or "error" in records[0]:
             continue
@@ -99,10 +99,10 @@ def observed_words(
         references += texts
         agreement = Agreement(records if has_beams else (), samples)
         words = [word for word in words_of(records[0], agreement) if isinstance(word, Word)]
-        known = Vocabulary(texts)
-        found.append(Observed(words, [known.supports(word.word) for word in words]))
+        vocabulary = Vocabulary(texts)
+        observations.append(Observed(words, [vocabulary.supports(word.word) for word in words]))
     require_english(references)
-    return found
+    return observations
 
 
 def calibrate(
@@ -113,7 +113,7 @@ def calibrate(
     batch_size: int = 16,
     **options: Any,
 ) -> Calibration:
-    """Calibrate a captioner on images with references; nothing is written.
+    """Calibrate a captioner on images with references, without writing files.
 
     Args:
         pipeline: see `load_pipeline`, of a captioner in a local directory.
@@ -150,7 +150,7 @@ def calibrate(
     observed = observed_words(observe(pipeline, rows, samples, batch_size, **options), decoding.is_beam_search)
     require_enough(observed)
     kinds = kinds_of(observed)
-    words = sum(len(one.words) for one in observed)
+    words = sum(len(observation.words) for observation in observed)
     return Calibration(
         digest,
         {kind: fit_estimator(kind, observed) for kind in kinds},
@@ -163,7 +163,7 @@ def calibrate(
 
 
 def folder_of(pipeline: Any) -> Path:
-    """Return the directory of a captioner, where its calibration is stored.
+    """Return the local directory of a captioner, where its calibration is stored.
 
     Raises:
         NotCalibratedError: it is in no local directory.
@@ -180,7 +180,7 @@ def folder_of(pipeline: Any) -> Path:
 def store(
     calibration: Calibration, folder: str | Path, write_card: Callable[[Path], bool] | None = None
 ) -> list[Path]:
-    """Write a calibration beside the weights, its figure, and the section of the card.
+    """Write a calibration and its figure beside the weights, and its section into the model card.
 
     Args:
         calibration: see `calibrate`.

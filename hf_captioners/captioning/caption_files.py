@@ -47,7 +47,7 @@ def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[Any]], N
 
 
 def write_jsonl(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write one JSON record per line: `image`, `caption`, `score`; bytes of a name that are no UTF-8 as `\\udcXX`.
+    """Write one JSON record per line: `image`, `caption`, `score`; non-UTF-8 bytes of names are written as `\\udcXX`.
 
     Of several captions, `caption` is the best, and `captions` and `scores` have all. Records of a model whose captions
     are unverified (docs/other_models.md) have `unverified`. Where confidence was asked for, records have `confidence`
@@ -65,13 +65,13 @@ def scored_captions(record: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def write_csv(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write the columns `image` (see `quoted_name`), `caption`, `score`, `confidence` if known; a row a caption."""
+    """Write a CSV row per caption: `image` (see `quoted_name`), `caption`, `score`, and `confidence` if recorded."""
     writer = csv.writer(file, lineterminator="\n")
-    left = iter(records)
-    first = list(islice(left, 1))
+    iterator = iter(records)
+    first = list(islice(iterator, 1))
     is_assessed = bool(first) and "confidence" in first[0]
     writer.writerow(("image", "caption", "score", *(("confidence",) if is_assessed else ())))
-    for record in chain(first, left):
+    for record in chain(first, iterator):
         confidences = record.get("confidences", [record.get("confidence")]) if is_assessed else None
         for place, (caption, score) in enumerate(scored_captions(record)):
             sure = () if confidences is None else (confidences[place],)
@@ -79,14 +79,14 @@ def write_csv(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
 
 
 def write_txt(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write lines of `name TAB caption`, see `quoted_name`; a line for each caption."""
+    """Write one line `name TAB caption` per caption; names are written as `quoted_name` does."""
     for record in records:
         for caption, _ in scored_captions(record):
             file.write(f"{quoted_name(record['image'])}\t{caption}\n")
 
 
 def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write the result format of the COCO caption evaluation: a list of `image_id` and the (best) `caption`."""
+    """Write the result format of the COCO caption evaluation: a list of `image_id` and best `caption`."""
     file.write("[")
     for index, record in enumerate(records):
         result = {"image_id": coco_id(record["image"]), "caption": record["caption"]}
@@ -95,7 +95,7 @@ def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
 
 
 def write_parquet(records: Iterable[dict[str, Any]], file: IO[bytes]) -> None:
-    """Write the columns `image` (see `quoted_name`), `caption`, `score`, and of `FURTHER_COLUMNS` what is known."""
+    """Write a Parquet file: `image` (see `quoted_name`), `caption`, `score`, and recorded `FURTHER_COLUMNS`."""
     import pyarrow
     import pyarrow.parquet
 
@@ -103,15 +103,15 @@ def write_parquet(records: Iterable[dict[str, Any]], file: IO[bytes]) -> None:
     word = pyarrow.struct([("word", pyarrow.string()), ("confidence", pyarrow.float64())])
     numbers = pyarrow.list_(pyarrow.float64())
     kinds = (pyarrow.list_(pyarrow.string()), numbers, pyarrow.float64(), pyarrow.list_(word), numbers)
-    left = iter(records)
-    part = list(islice(left, ROWS_PER_GROUP))
+    iterator = iter(records)
+    part = list(islice(iterator, ROWS_PER_GROUP))
     further = [pair for pair in zip(FURTHER_COLUMNS, kinds, strict=True) if part and pair[0] in part[0]]
     schema = pyarrow.schema(fields + further)
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         while part:
             rows = [record | {"image": quoted_name(record["image"], one_line=False)} for record in part]
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-            part = list(islice(left, ROWS_PER_GROUP))
+            part = list(islice(iterator, ROWS_PER_GROUP))
 
 
 WRITERS: dict[str, Callable[[Iterable[dict[str, Any]], IO[Any]], None]] = {
@@ -124,12 +124,12 @@ WRITERS: dict[str, Callable[[Iterable[dict[str, Any]], IO[Any]], None]] = {
 
 
 def is_working_file(path: Path) -> bool:
-    """Return whether a file has the name of the partial file of a job, see `CaptionFile`."""
+    """Return whether a file name is that of an unfinished job's partial file, see `CaptionFile`."""
     return path.suffix == WORKING_SUFFIX and Path(path.stem).suffix.lower() in WRITERS
 
 
 def part_of_output(path: Path, shard: str | None) -> Path:
-    """Return the file that a job writes: of a folder, its part `part-00002-of-00004.parquet` for the shard `2/4`.
+    """Return the output file of a job; in an output folder, `part-00002-of-00004.parquet` for the shard `2/4`.
 
     Args:
         path: the output as typed: a file, or a folder, which has no suffix or exists.
@@ -146,7 +146,7 @@ def part_of_output(path: Path, shard: str | None) -> Path:
 
 
 def coco_id(name: str) -> int:
-    """Return the number of an image: the last digits of its file name, as in `COCO_val2014_000000391895.jpg`.
+    """Return the COCO id of an image: the last digits of its name, as in `COCO_val2014_000000391895.jpg`.
 
     Raises:
         ValueError: the name has no digits at its end.
@@ -160,20 +160,20 @@ def coco_id(name: str) -> int:
 
 
 def check_coco_ids(images: Iterable[str]) -> None:
-    """Check that every image has a number of its own.
+    """Check that every image has a COCO id, and no two images the same.
 
     Raises:
         ValueError: an image has no number, or two images have the same.
     """
-    seen: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name in images:
-        other = seen.setdefault(coco_id(name), name)
+        other = names.setdefault(coco_id(name), name)
         if other != name:
             raise ValueError(f"{other} and {name} have the same number; COCO results need distinct ones.")
 
 
 def require_free_output(path: Path, resume: bool = False, overwrite: bool = False) -> None:
-    """Check that a captioning job may write its output, before a model is loaded.
+    """Check that a captioning job may write its output file, before a model is loaded.
 
     Raises:
         FileExistsError: the output, or the partial file of an interrupted job, exists, and neither `resume` nor
@@ -195,7 +195,7 @@ def require_free_output(path: Path, resume: bool = False, overwrite: bool = Fals
 
 
 def seed_of_interrupted(path: Path) -> int | None:
-    """Return the seed that an interrupted job of an output chose or was given; None if there is none.
+    """Return the random seed of an interrupted job from its partial file; None if the file states no seed.
 
     Args:
         path: the output, see `CaptionFile`, which checks the partial file.
@@ -275,7 +275,7 @@ class CaptionFile:
         self.close()
 
     def _read_working(self, settings: dict[str, Any]) -> bool:
-        """Read which images are done; an incomplete last line is removed. Return whether the job had begun."""
+        """Read the finished images from the partial file, drop an incomplete line; return whether it has lines."""
         whole = 0
         with open_plain(self.working) as file:
             for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES), b""), 1):
@@ -297,20 +297,20 @@ class CaptionFile:
         try:
             record = json.loads(line)
             if number == 1:
-                known = isinstance(record["settings"], dict)
+                is_valid = isinstance(record["settings"], dict)
             else:
-                known = isinstance(record["skipped"] if "skipped" in record else record["image"], str)
-            if known:
+                is_valid = isinstance(record["skipped"] if "skipped" in record else record["image"], str)
+            if is_valid:
                 return record
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
         raise ValueError(f"{self.working}, line {number} is damaged. Pass `overwrite` to begin the job again.")
 
-    def _require_same(self, found: dict[str, Any], settings: dict[str, Any]) -> None:
+    def _require_same(self, stored: dict[str, Any], settings: dict[str, Any]) -> None:
         settings = json.loads(json.dumps(settings))
-        changed = [name for name in {**found, **settings} if found.get(name) != settings.get(name)]
+        changed = [name for name in {**stored, **settings} if stored.get(name) != settings.get(name)]
         if changed:
-            shown = "; ".join(f"{name} was {found.get(name)!r}, is {settings.get(name)!r}" for name in changed)
+            shown = "; ".join(f"{name} was {stored.get(name)!r}, is {settings.get(name)!r}" for name in changed)
             raise ValueError(
                 f"{self.working} was written with other settings: {shown}. Pass the same ones to resume the job, or "
                 "`overwrite` to begin it again."
@@ -322,7 +322,7 @@ class CaptionFile:
             self.file.flush()
 
     def add(self, records: Iterable[dict[str, Any]], skipped: Iterable[tuple[str, str]] = ()) -> None:
-        """Append records, and images that could not be read with the reasons.
+        """Append caption records, and unreadable images with the reasons, to the partial file.
 
         Raises:
             OSError: the disk is full; the message names the file.
@@ -334,7 +334,7 @@ class CaptionFile:
         self.done |= reasons.keys() | {record["image"] for record in captioned}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Read all records from disk."""
+        """Yield all caption records of the partial file."""
         with open_plain(self.working) as file:
             for line in file:
                 record = json.loads(line)
@@ -342,7 +342,7 @@ class CaptionFile:
                     yield record
 
     def finish(self) -> None:
-        """Write the output and remove the partial file."""
+        """Write the output file and remove the partial file."""
         self._close_working()
         form = {"mode": "wb"} if self.path.suffix.lower() == PARQUET else {"newline": "", "errors": ESCAPED}
         with explain_write_errors(self.path, RESUME_ADVICE), atomic_file(self.path, **form) as file:
@@ -350,7 +350,7 @@ class CaptionFile:
         self.working.unlink()
 
     def close(self) -> None:
-        """Close the partial file, which stays for a later run unless the output is finished."""
+        """Close the partial file; an unfinished one stays on disk for a resumed job."""
         self._open.close()
 
     def _close_working(self) -> None:

@@ -1,4 +1,4 @@
-"""Captions of images that are a column of a batch: one callable for the command line, `datasets.map` and engines."""
+"""Captions for an image column of batches: one callable for the command line, `datasets.map` and engines."""
 
 import copy
 import hashlib
@@ -107,7 +107,7 @@ def load_pipeline(
 
 
 class PreparedBatch(NamedTuple):
-    """Images that are decoded and prepared for the model, and those that cannot be.
+    """Images prepared for the model, and the errors of images that cannot be read.
 
     Args:
         items: what the pipeline's `prepare` returns for each image that can be read.
@@ -119,7 +119,7 @@ class PreparedBatch(NamedTuple):
 
 
 class TypedColumn(list[Any]):
-    """A list whose type in Arrow is known; `datasets.map` writes that of the first batch, which may have None only.
+    """List with a fixed Arrow type, because `datasets.map` takes the type of the first batch, which may be all None.
 
     Args:
         values: the values.
@@ -131,14 +131,14 @@ class TypedColumn(list[Any]):
         self.kind = kind
 
     def __arrow_array__(self, type: "pyarrow.DataType | None" = None) -> "pyarrow.Array":  # noqa: A002
-        """Return the values as Arrow does that asks for them."""
+        """Return the values as an Arrow array; Arrow calls this method."""
         import pyarrow
 
         return pyarrow.array(list(self), type or self.kind)
 
 
 def kind_of_column(name: str, several: bool) -> "pyarrow.DataType":
-    """Return the type in Arrow of a column of captions.
+    """Return the Arrow type of an output column of captions.
 
     Args:
         name: of the column.
@@ -158,7 +158,7 @@ def kind_of_column(name: str, several: bool) -> "pyarrow.DataType":
 
 
 class CaptionBatches:
-    """Caption images that are a column of a batch; engines such as `datasets.map` and Ray Data call it.
+    """Callable that captions the image column of a batch, for engines such as `datasets.map` and Ray Data.
 
     An image is a path (also one inside a tar shard or a Parquet file, see `containers`), the bytes of a file,
     `{"bytes": ..., "path": ...}`, a PIL image, or an array; a list of these is a study of several views. An image that
@@ -174,7 +174,7 @@ class CaptionBatches:
         trust_remote_code: run code from the repository of the model.
         packed_weights: see `ImageCaptioningPipeline`; default, if the captioner's weights are float32: `"float32"`.
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
-        reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
+        reduced_reading: decode large JPEG files at a reduced size, see `min_side_of`: a fraction of the time, and
             pixels that differ by a few grey levels.
         device_map, processor_options: see `load_pipeline`.
         rows: values of the fields of an instruction by the names of images, where images do not come in batches with
@@ -225,12 +225,12 @@ class CaptionBatches:
         self._assessor: Assessor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the loaded model."""
+        """Return the state for pickling, without the loaded model."""
         return self.__dict__ | {"_loaded": None, "_assessor": None}
 
     @property
     def pipeline(self) -> Any:
-        """The captioning pipeline, which is loaded when it is first needed."""
+        """The captioning pipeline, loaded at the first use."""
         if self.model is not None and not isinstance(self.model, (str, Sequence)):
             return self.model
         if self._loaded is None:
@@ -239,7 +239,7 @@ class CaptionBatches:
 
     @property
     def assessor(self) -> Assessor | None:
-        """Assessor of captions, which reads the calibration when it is first needed; None without `confidence`.
+        """The assessor of caption confidence, which reads the calibration at the first use; None without `confidence`.
 
         Raises:
             NotCalibratedError: the captioner has no calibration, or that of another one.
@@ -278,7 +278,7 @@ class CaptionBatches:
         return result
 
     def preparation(self, joins: bool = True) -> "Preparation":
-        """Return what decodes and prepares images, which other processes can do.
+        """Return the callable that decodes and preprocesses images, which other processes can run.
 
         Args:
             joins: encode the images of a batch together where the captioner follows an instruction; False: its items
@@ -291,12 +291,12 @@ class CaptionBatches:
             self.pipeline.require_instruction_read(instruction)
         preparing = copy.copy(self.pipeline)
         preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
-        least_side = least_side_of(preparing) if self.reduced_reading else None
+        min_side = min_side_of(preparing) if self.reduced_reading else None
         joins = joins and self.confidence is None  # samples are drawn image by image
-        return Preparation(preparing, self.generate, least_side, joins, self.rows)
+        return Preparation(preparing, self.generate, min_side, joins, self.rows)
 
     def caption(self, prepared: PreparedBatch, options: Mapping[str, Any] | None = None) -> dict[str, list[Any]]:
-        """Return the columns of prepared images: `caption`, `score`, `error` and further ones, see the call.
+        """Caption prepared images; return the columns `caption`, `score`, `error` and others, see `__call__`.
 
         Args:
             prepared: the images.
@@ -311,7 +311,7 @@ class CaptionBatches:
             options["return_ended"] = True
         captioner = self.assessor or self.pipeline
         try:
-            found = iter(captioner.caption_prepared(prepared.items, **options) if prepared.items else ())
+            results = iter(captioner.caption_prepared(prepared.items, **options) if prepared.items else ())
         except Exception as error:
             raise _fault_of(self.pipeline, error) from error
         captions: list[Any] = []
@@ -320,36 +320,36 @@ class CaptionBatches:
         ended: list[bool | None] = []
         errors = list(prepared.errors)
         for place, fault in enumerate(prepared.errors):
-            records = [] if fault is not None else next(found)
+            records = [] if fault is not None else next(results)
             if records and "error" in records[0]:
                 errors[place], records = records[0]["error"], []
             ended.append(records[0].get("ended") if records else None)
             texts = [record["generated_text"] for record in records]
-            values = [record["score"] for record in records]
-            if not all(map(math.isfinite, values)):
+            scores_of_image = [record["score"] for record in records]
+            if not all(map(math.isfinite, scores_of_image)):
                 raise ValueError(
-                    f"The captioner {self.pipeline.model.name_or_path} computed the score {values[0]} of a caption, "
-                    "expected a finite number: its weights are damaged, or its training diverged. Pass an earlier "
-                    "checkpoint, or download it again."
+                    f"The captioner {self.pipeline.model.name_or_path} computed the score {scores_of_image[0]} of a "
+                    "caption, expected a finite number: its weights are damaged, or its training diverged. Pass an "
+                    "earlier checkpoint, or download it again."
                 )
             several = len(records) > 1
             captions.append(None if not records else texts if several else texts[0])
-            scores.append(None if not records else values if several else values[0])
+            scores.append(None if not records else scores_of_image if several else scores_of_image[0])
             for name, column in assessed.items():
-                found_values = [record.get(name) for record in records]
-                column.append(None if not records else found_values if several else found_values[0])
+                values = [record.get(name) for record in records]
+                column.append(None if not records else values if several else values[0])
         columns: dict[str, list[Any]] = {"caption": captions, "score": scores, "error": errors}
         columns |= {} if self.confidence is None else assessed
         return columns | ({"ended": ended} if follows else {})
 
 
 class Preparation:
-    """Decodes images and prepares them for the model of a pipeline; it can be pickled, and has no weights.
+    """Callable that decodes and preprocesses images for a pipeline's model; picklable, without weights.
 
     Args:
         pipeline: a pipeline without its model.
         options: arguments of its `prepare`.
-        least_side: see `read_image`.
+        min_side: see `read_image`.
         joins: see `CaptionBatches.preparation`.
         rows: see `CaptionBatches`.
     """
@@ -358,17 +358,17 @@ class Preparation:
         self,
         pipeline: "ImageCaptioningPipeline",
         options: dict[str, Any],
-        least_side: int | None = None,
+        min_side: int | None = None,
         joins: bool = True,
         rows: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.pipeline, self.options, self.least_side, self.rows = pipeline, options, least_side, rows or {}
+        self.pipeline, self.options, self.min_side, self.rows = pipeline, options, min_side, rows or {}
         self.joins = joins and getattr(pipeline, "instructed", None) is not None
         instruction = options.get("instruction")
         self.template = None if instruction is None else InstructionTemplate(instruction)
 
     def __call__(self, images: Iterable[Any], rows: Sequence[Mapping[str, Any]] | None = None) -> PreparedBatch:
-        """Prepare the images of a batch, see `CaptionBatches`.
+        """Decode and preprocess the images of a batch, see `CaptionBatches`.
 
         Args:
             images: the images.
@@ -379,7 +379,7 @@ class Preparation:
         errors: list[str | None] = [None] * len(sources)
         for place, source in enumerate(sources):
             try:
-                read.append(decoded(source, self.least_side))
+                read.append(decoded(source, self.min_side))
             except (OSError, ValueError, TypeError) as error:
                 read.append(None)
                 errors[place] = str(error)
@@ -402,14 +402,14 @@ class Preparation:
         return self.rows.get(source, {}) if isinstance(source, str) else {}
 
     def _options_of(self, source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of an image, whose instruction has its values."""
+        """Return the pipeline options of an image, with the image's values filled into the instruction."""
         if self.template is None:
             return self.options
         marks = self.pipeline.instructed.marks if self.template.fields and self.pipeline.instructed else ()
         return self.options | {"instruction": self.template.expand(source, row, marks)}
 
     def _joined(self, items: dict[int, Any], sources: list[Any], errors: list[str | None]) -> list[Any]:
-        """Return items joined to batches, without those that the processor refuses, whose errors are set."""
+        """Join prepared images to batches; images that the processor refuses are dropped and get an error."""
         try:
             return list(self.pipeline.join_prepared(list(items.values())))
         except Exception as error:  # as above; which one it is, is found one by one
@@ -426,29 +426,29 @@ def _not_prepared(source: Any, error: Exception) -> str:
     return f"The image {name} cannot be prepared: {error}"
 
 
-def decoded(source: Any, least_side: int | None = None) -> Any:
+def decoded(source: Any, min_side: int | None = None) -> Any:
     """Decode an image, or each view of a study.
 
     Args:
         source: see `CaptionBatches`; of a text, see also `views_of`.
-        least_side: see `read_image`.
+        min_side: see `read_image`.
 
     Raises:
         OSError, ValueError, TypeError: it cannot be read.
     """
     if isinstance(source, str):
-        views = [read_image(located(view), least_side=least_side) for view in views_of(source)]
+        views = [read_image(located(view), min_side=min_side) for view in views_of(source)]
         return views if len(views) > 1 else views[0]
     if isinstance(source, (list, tuple)):
-        return [decoded(view, least_side) for view in source]
+        return [decoded(view, min_side) for view in source]
     if isinstance(source, dict):
         content, path = source.get("bytes"), source.get("path")
         source = path if content is None else content if path is None else NamedBytes(content, path)
-    return read_image(source, least_side=least_side)
+    return read_image(source, min_side=min_side)
 
 
-def least_side_of(pipeline: Any) -> int | None:
-    """Return how many pixels a side of a large image keeps that is decoded at a reduced size.
+def min_side_of(pipeline: Any) -> int | None:
+    """Return the minimum side in pixels to which large JPEG images may be reduced while they are decoded.
 
     Args:
         pipeline: see `load_pipeline`.
@@ -468,7 +468,7 @@ def least_side_of(pipeline: Any) -> int | None:
 
 
 def undecoded(batch: Mapping[str, Any], column: str) -> Any:
-    """Return a column of images; those of a data set stay encoded: a damaged one would end the whole batch."""
+    """Return the image column of a batch without decoding it: one damaged image would end the whole batch."""
     # Of a `LazyBatch` of datasets, whose import takes a second that captions of files do not need.
     table = getattr(batch, "pa_table", None)
     if table is not None:
@@ -480,7 +480,7 @@ def undecoded(batch: Mapping[str, Any], column: str) -> Any:
 
 
 def columns_of_fields(template: InstructionTemplate, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return for each row of a batch the values of the fields of an instruction.
+    """Return the values of an instruction's fields for each row of a batch.
 
     Raises:
         ValueError: the batch has no such column.
@@ -492,16 +492,16 @@ def columns_of_fields(template: InstructionTemplate, batch: Mapping[str, Any]) -
 
 
 def _files_version(model: str | Sequence[str] | None) -> str:
-    """Return a digest of the names, sizes and times of the files of local captioners."""
-    named = [model] if model is None or isinstance(model, str) else list(model)
-    sources = [str(default_model().folder) if is_default(one) else str(one) for one in named]
+    """Return a digest of the names, sizes and times of a local captioner's files."""
+    models = [model] if model is None or isinstance(model, str) else list(model)
+    sources = [str(default_model().folder) if is_default(one) else str(one) for one in models]
     files = [path for source in sources if Path(source).is_dir() for path in sorted(Path(source).iterdir())]
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps([sources, states]).encode()).hexdigest()[:16]
 
 
 def _fault_of(pipeline: "ImageCaptioningPipeline", error: Exception) -> Exception:
-    """Return the error of captioning images that are whole, with the name of the captioner."""
+    """Return an error that names the captioner, for a failure on images that can be read."""
     name = pipeline.model.name_or_path
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
         return ValueError(

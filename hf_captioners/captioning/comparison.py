@@ -1,4 +1,4 @@
-"""Several captioners on the same images: metrics, paired differences, and the captions side by side."""
+"""Comparison of several captioners on the same images: metrics, paired differences, captions side by side."""
 
 import base64
 import io
@@ -36,7 +36,7 @@ SEPARATOR = "+"  # between the captioners of an ensemble
 
 @dataclass
 class System:
-    """A captioner, or a file of captions, on the images of a data set.
+    """A captioner, or a file of captions, evaluated on the images of a data set.
 
     Args:
         name: as it was typed.
@@ -52,7 +52,7 @@ class System:
 
 
 def load_source(source: str, **loading: Any) -> Any:
-    """Load a captioner, the folder of an exported one, or an ensemble `NAME+NAME`.
+    """Load the pipeline of a captioner, of an exported captioner, or of an ensemble `NAME+NAME`.
 
     Args:
         source: directory or name.
@@ -87,8 +87,8 @@ def system_of(
     """
     references = dict(zip(rows["image_id"], rows["captions"], strict=True))
     if Path(source).is_file():
-        wanted = CaptionTable({image: texts for image, texts in references.items() if texts}, {})
-        return System(source, match_captions(read_captions(source), wanted), "unknown")
+        table = CaptionTable({image: texts for image, texts in references.items() if texts}, {})
+        return System(source, match_captions(read_captions(source), table), "unknown")
     pipeline = load_source(source, **loading)
     instructed = getattr(pipeline, "instructed", None)
     if instructed is None or not instructed.takes_instruction:
@@ -105,7 +105,7 @@ def system_of(
 
 
 def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dict[str, str]]:
-    """Leave out the images that a captioner is known to be trained on.
+    """Drop the images on which any of the captioners is known to have been trained.
 
     A captioner that `hf-captioners train` trained names its images in `training_images.json`. Earlier versions wrote
     only those that they held out: then all others of this data set count as trained on.
@@ -120,24 +120,24 @@ def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dic
     Raises:
         ValueError: no image is left.
     """
-    kept, known = set(rows["image_id"]), {}
+    kept, notes = set(rows["image_id"]), {}
     left_out: dict[str, set[str]] = {}
     for source in sources:
-        known[source] = "unknown"
+        notes[source] = "unknown"
         for member in [source] if Path(source).exists() else source.split(SEPARATOR):
             trained = _trained_on(member, rows)
             if trained is not None:
                 left_out[source] = left_out.get(source, set()) | trained
-                known[source] = training_note(len(left_out[source]))
+                notes[source] = training_note(len(left_out[source]))
                 kept -= trained
     if not kept:
         raise ValueError("Each image is one that a captioner was trained on: pass another split or data set.")
     places = [place for place, image in enumerate(rows["image_id"]) if image in kept]
-    return rows if len(places) == len(rows) else rows.select(places), known
+    return rows if len(places) == len(rows) else rows.select(places), notes
 
 
 def _trained_on(folder: str, rows: Dataset) -> set[str] | None:
-    """Return the images of rows that a captioner was trained on; None if it is not known."""
+    """Return the images of a data set on which a captioner was trained; None if unknown."""
     if not Path(folder).is_dir():
         return None
     if (images := TrainingImages.load(folder)) is not None:
@@ -149,7 +149,7 @@ def _trained_on(folder: str, rows: Dataset) -> set[str] | None:
 
 
 def training_note(count: int) -> str:
-    """Return a note on how many images of a comparison a captioner was trained on."""
+    """Return a sentence about how many images were dropped because a captioner was trained on them."""
     if not count:
         return "trained on none of these images"
     return (
@@ -158,7 +158,7 @@ def training_note(count: int) -> str:
 
 
 class Comparison:
-    """Metrics of several systems on the images that all of them have captioned, and the differences to the first one.
+    """Metrics of several systems on their common images, and each system's differences to the first system.
 
     Args:
         systems: the first one is compared with each of the others, if any.
@@ -181,7 +181,7 @@ class Comparison:
 
     @property
     def images(self) -> list[str]:
-        """Names of the images."""
+        """Names of the images that all systems have captioned."""
         return self.matched[0].images
 
     @property
@@ -191,12 +191,12 @@ class Comparison:
 
     @property
     def ordering(self) -> str:
-        """The metric by which images are ordered."""
+        """Name of the metric by which images are ordered."""
         return "cider_d" if "cider_d" in self.per_image[0] else next(iter(self.per_image[0]))
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """The figures as JSON values."""
+        """All results as JSON values."""
         tokenize = caption_tokenizer(self.settings.tokenizer)
         systems = []
         for system, matched, scores in zip(self.systems, self.matched, self.scores, strict=True):
@@ -221,20 +221,20 @@ class Comparison:
         }
 
     def _interval(self, per_image: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """Return the 95 % interval of the metric by which images are ordered, by the bootstrap over images."""
+        """Return the 95 % bootstrap interval, over images, of the metric by which images are ordered."""
         scores = per_image[self.ordering]
         result = compare_scores({self.ordering: scores}, {self.ordering: [0.0] * len(scores)})[self.ordering]
         return {"metric": self.ordering, "low": result["low"], "high": result["high"]}
 
     def most_different(self) -> list[int]:
-        """Return the places of images, those first whose captions have the most different scores."""
+        """Return the indices of all images, those first whose captions have the most different scores."""
         columns = [scores[self.ordering] for scores in self.per_image]
         spreads = [max(values) - min(values) for values in zip(*columns, strict=True)]
         texts = [len({matched.predictions[place] for matched in self.matched}) for place in range(len(spreads))]
         return sorted(range(len(spreads)), key=lambda place: (-spreads[place], -texts[place]))
 
     def page(self, rows: Dataset) -> str:
-        """Return an HTML page of images with the captions of each system; it refers to no other file.
+        """Return a self-contained HTML page of images with the captions of each system.
 
         Args:
             rows: the rows that were captioned.
@@ -258,7 +258,7 @@ class Comparison:
         return template.render(figures=self.figures, sections=sections, **facts)
 
     def table(self) -> str:
-        """Return the figures as lines of text."""
+        """Return the results as a table in plain text."""
         figures = self.figures
         columns = [*self.metrics, "distinct", "length", "cpu_seconds"]
         width = max(len(system["name"]) for system in figures["systems"])
@@ -280,23 +280,23 @@ class Comparison:
             lines += ["", too_few(figures["images"])]
         for system in figures["systems"]:
             note = system["trained_on"]
-            known = "which of these images it was trained on is not known" if note == "unknown" else note
-            lines.append(f"{system['name']}: {known}" + (", unverified" if system.get("unverified") else ""))
+            text = "which of these images it was trained on is not known" if note == "unknown" else note
+            lines.append(f"{system['name']}: {text}" + (", unverified" if system.get("unverified") else ""))
         return "\n".join(lines)
 
 
 def too_few(images: int) -> str:
-    """Return the message that images are too few for a verdict."""
+    """Return the message that there are too few images for a significance test."""
     return f"{images:,} images are too few for a verdict, expected {MIN_IMAGES} or more."
 
 
 def without_verdict(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a comparison without its p-value and what follows from it."""
+    """Return a comparison without its p-value and significance."""
     return {name: result[name] for name in ("difference", "low", "high")}
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """Return a comparison as a line of text."""
+    """Return a comparison as one line of text: difference, interval and significance."""
     text = f"{result['difference']:+9.4f}  95 % interval {result['low']:+.4f} to {result['high']:+.4f}"
     if "p_value" not in result:
         return text
@@ -304,7 +304,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def data_address(image: PIL.Image.Image | None) -> str | None:
-    """Return a small copy of an image as a data URL."""
+    """Return a small JPEG copy of an image as a data URL."""
     if image is None:
         return None
     small = image.convert("RGB")

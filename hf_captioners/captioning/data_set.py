@@ -1,4 +1,4 @@
-"""Captions of a data set, matched with its references."""
+"""Captioning of a data set, with the captions matched to its references."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ def load_split(
     report: DataReport | None = None,
     features: str | None = None,
 ) -> Dataset:
-    """Load a split of a named data set, or of a folder of captioned images, without images that cannot be read.
+    """Load a split of a named data set or of a folder of captioned images, without unreadable images.
 
     Args:
         data: name of a data set of `load_captions`, or a folder or file in a form of `hf_captioners.data.recognition`.
@@ -133,11 +133,11 @@ def caption_data_set(
 
 
 def pipeline_item(row: Mapping[str, Any], declared: Iterable[str], template: InstructionTemplate | None) -> Any:
-    """Return the image of a row as the pipeline reads it, with what the captioner reads besides."""
+    """Return the pipeline's input for a row: the image and the other columns that the captioner reads."""
     column = next(name for name in INPUT_COLUMNS if name in row)
-    given = {name: row[name] for name in declared if name in row}
+    columns = {name: row[name] for name in declared if name in row}
     if template is not None:
-        given["instruction"] = template.expand(row["image_id"], row)
-    if not given:
+        columns["instruction"] = template.expand(row["image_id"], row)
+    if not columns:
         return row[column]
-    return {**row[column], **given} if column == REGIONS else {column: row[column], **given}
+    return {**row[column], **columns} if column == REGIONS else {column: row[column], **columns}

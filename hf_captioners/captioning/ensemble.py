@@ -40,7 +40,7 @@ class EnsembleEncoderOutput(ModelOutput):
 
 
 class EnsembleCache(Cache):
-    """Caches of all members; empty until the first step, in which every member makes its own."""
+    """Caches of all members of an ensemble, created by each member in the first decoding step."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -52,37 +52,37 @@ class EnsembleCache(Cache):
 
     @property
     def is_compileable(self) -> bool:
-        """Caches grow with the caption."""
+        """False: caches grow with the caption, which `torch.compile` does not support."""
         return False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let the text rows continue the rows `beam_idx` `[B * K]`."""
+        """Reorder the cached text rows by the beam indices `beam_idx` `[B * K]`."""
         for cache in self.caches:
             cache.reorder_cache(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every text row."""
+        """Repeat every cached text row."""
         for cache in self.caches:
             cache.batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some text rows."""
+        """Keep only the given text rows of the caches."""
         for cache in self.caches:
             cache.batch_select_indices(indices)
 
     def select_images(self, images: Tensor) -> None:
-        """Keep some images; `batch_select_indices` keeps their text rows."""
+        """Keep only the encoder outputs of the given images; `batch_select_indices` does this for text rows."""
         for cache in self.caches:
             if hasattr(cache, "select_images"):
                 cache.select_images(images)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens of every text row."""
+        """Remove the last tokens of every text row from the caches."""
         for cache in self.caches:
             cache.crop(tokens_to_remove)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear the caches."""
         self.caches = ()
 
 
@@ -99,10 +99,10 @@ class EnsembleEncoder(nn.Module):
         """Encode images or regions, see `CaptioningEncoder.forward`."""
         outputs = []
         for member in self.members:
-            others = {name for one in self.members for name in input_names(one.declared_inputs())}
-            others -= set(input_names(member.declared_inputs()))
-            own = {name: value for name, value in kwargs.items() if name not in others}
-            outputs.append(member.get_encoder()(**own))
+            foreign = {name for other in self.members for name in input_names(other.declared_inputs())}
+            foreign -= set(input_names(member.declared_inputs()))
+            inputs = {name: value for name, value in kwargs.items() if name not in foreign}
+            outputs.append(member.get_encoder()(**inputs))
         return EnsembleEncoderOutput(last_hidden_state=outputs[0].last_hidden_state, members=tuple(outputs))
 
 
@@ -149,24 +149,24 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Data type of the first member."""
+        """Data type of the first member's weights."""
         return self.members[0].dtype
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the encoders of all members as one."""
+        """Return one encoder that runs the encoders of all members."""
         return EnsembleEncoder(self.members)
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the projection to the vocabulary of the first member."""
+        """Return the first member's projection to the vocabulary."""
         return self.members[0].get_output_embeddings()
 
     def image_input_names(self) -> tuple[str, ...]:
-        """Return the names of the inputs with one row per image, those of all members."""
+        """Names of all members' model inputs that have one row per image."""
         return tuple(dict.fromkeys(name for member in self.members for name in member.image_input_names()))
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        known = {*self.image_input_names(), *IMAGE_INPUTS}
-        super()._validate_model_kwargs({name: value for name, value in model_kwargs.items() if name not in known})
+        accepted = {*self.image_input_names(), *IMAGE_INPUTS}
+        super()._validate_model_kwargs({name: value for name, value in model_kwargs.items() if name not in accepted})
 
     @property
     def captions_depend_on_batch(self) -> bool:
@@ -174,7 +174,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         return any(member.captions_depend_on_batch for member in self.members)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """As in a captioner. A member whose captions depend on the batch says so, and may allow no cache to any."""
+        """Prepare the generation configuration; members whose captions depend on the batch warn or disable caches."""
         cached = {name: kwargs[name] for name in ("use_cache", "cache") if name in kwargs}
         for member in self.members:
             if member.captions_depend_on_batch and not member._prepare_generation_config(None, **cached)[0].use_cache:
@@ -182,10 +182,10 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in a captioner, with the token mask of each member."""
+        """Prepare the inputs of a decoding step as in a single captioner, with the token mask of each member."""
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
-        given, masks = inputs.get("decoder_attention_mask"), [one.decoding_mask(input_ids) for one in self.members]
-        return inputs | {"decoder_attention_mask": tuple(given if mask is None else mask for mask in masks)}
+        default, masks = inputs.get("decoder_attention_mask"), [each.decoding_mask(input_ids) for each in self.members]
+        return inputs | {"decoder_attention_mask": tuple(default if mask is None else mask for mask in masks)}
 
     def forward(
         self,
@@ -197,7 +197,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         return_dict: bool | None = None,
         **inputs: Any,
     ) -> CaptioningLMOutput:
-        """Return the log of the mean of the members' probabilities as logits, `[B * K, T, V]`.
+        """Return the logits `[B * K, T, V]`: the log of the members' mean probability.
 
         Args:
             decoder_input_ids: `[B * K, T]`.
@@ -233,7 +233,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
 
 
 def normalized(weights: Sequence[float] | None, count: int) -> Tensor:
-    """Return weights `[count]` that sum to 1.
+    """Return weights `[count]` of ensemble members that sum to 1.
 
     Raises:
         ValueError: their number differs, or one is not a positive number.
@@ -256,7 +256,7 @@ def require_alike(members: Sequence[Any]) -> None:
         if not isinstance(member, CaptionGenerationMixin):
             raise ValueError(f"A member is a {type(member).__name__}, expected a captioner of this library.")
         for field in SHARED_FIELDS:
-            values = [getattr(one.config, field) for one in (members[0], member)]
+            values = [getattr(each.config, field) for each in (members[0], member)]
             if values[0] != values[1]:
                 raise ValueError(
                     f"{members[0].name_or_path or 'The first captioner'} has `{field}={values[0]!r}` and "

@@ -1,4 +1,4 @@
-"""Options of `generate()` as they are typed: their names are checked before a model is loaded."""
+"""Decoding options as users type them, checked before a model is loaded."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ NOT_OPTIONS = {"return_dict_in_generate", "transformers_version", "is_assistant"
 
 
 def known_options() -> set[str]:
-    """Return the names of the options of `generate()` that change captions."""
+    """Return the names of the `generate()` options that change captions."""
     from transformers import GenerationConfig
 
     from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
@@ -25,7 +25,7 @@ def known_options() -> set[str]:
 
 
 def check_generation_options(options: Mapping[str, Any], argument: str = "generate") -> None:
-    """Check the names of options, and those values that are numbers.
+    """Check the names of decoding options, and the values that must be numbers.
 
     Args:
         options: values by name.
@@ -38,11 +38,11 @@ def check_generation_options(options: Mapping[str, Any], argument: str = "genera
         return
     from hf_captioners.loading import expected_of_generation
 
-    known = known_options()
+    names = known_options()
     for name, value in options.items():
-        if name not in known:
+        if name not in names:
             raise ValueError(
-                f"`{argument}` has {name!r}, which is no option of generate().{did_you_mean(name, known)} See the "
+                f"`{argument}` has {name!r}, which is no option of generate().{did_you_mean(name, names)} See the "
                 "documentation of transformers' GenerationConfig."
             )
         if value is not None and (expected := expected_of_generation(name, value)):
@@ -50,7 +50,7 @@ def check_generation_options(options: Mapping[str, Any], argument: str = "genera
 
 
 def options_of_evaluation(pipeline: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which captions are evaluated: a search, unless sampling is asked for.
+    """Return the decoding options for an evaluation: a search, unless the user asks for sampling.
 
     Args:
         pipeline: see `load_pipeline`; its own generation configuration may sample.
@@ -62,7 +62,7 @@ def options_of_evaluation(pipeline: Any, options: Mapping[str, Any]) -> dict[str
 
 
 def with_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
-    """Return options with the `seed` of a job that samples; without `seed` where nothing is drawn at random.
+    """Return options with a random `seed` if the job samples; options without `seed` otherwise.
 
     Args:
         pipeline: see `load_pipeline`.
@@ -84,13 +84,13 @@ def with_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None = None
 
 
 def default_option(pipeline: Any, name: str) -> Any:
-    """Return an option of the generation configuration of a captioner, which may be an exported one."""
+    """Return a default decoding option of a captioner, exported or not."""
     config = getattr(pipeline.model, "generation_config", None)
     return pipeline.captioner.facts["generation"].get(name) if config is None else getattr(config, name, None)
 
 
 def bad_words_ids(tokenizer: Any, words: Iterable[str]) -> list[list[int]]:
-    """Return the tokens of words that must not occur, for the option `bad_words_ids` of `generate()`.
+    """Return the token ids of forbidden words, for the option `bad_words_ids` of `generate()`.
 
     Args:
         tokenizer: of the captioner.
@@ -100,18 +100,18 @@ def bad_words_ids(tokenizer: Any, words: Iterable[str]) -> list[list[int]]:
         The tokens of each word as typed, in lower case and with a capital, at the begin of a caption and inside.
         Words that the vocabulary does not have cannot occur, and have none.
     """
-    found: dict[tuple[int, ...], None] = {}
+    sequences: dict[tuple[int, ...], None] = {}
     for word in words:
         forms = dict.fromkeys((word.strip(), word.strip().lower(), word.strip().capitalize()))
         for text in [f"{blank}{form}" for form in forms for blank in ("", " ")]:
             ids = tokenizer(text, add_special_tokens=False)["input_ids"]
             if ids and tokenizer.unk_token_id not in ids:
-                found[tuple(ids)] = None
-    return [list(ids) for ids in found]
+                sequences[tuple(ids)] = None
+    return [list(ids) for ids in sequences]
 
 
 def bad_word_in(caption: str, words: Sequence[str]) -> str | None:
-    """Return the first of some words that occurs in a caption, whatever its case; None if none does."""
+    """Return the first of some forbidden words in a caption, ignoring case; None if there is none."""
     for word in words:
         if re.search(rf"(?<!\w){re.escape(word.strip())}(?!\w)", caption, re.IGNORECASE):
             return word

@@ -1,4 +1,4 @@
-"""The images of a captioning job, and the part of them that one machine captions."""
+"""The list of images of a captioning job, and its division into shards for several machines."""
 
 import os
 import re
@@ -28,12 +28,12 @@ VIEW_SEPARATOR = "\t"
 
 
 def read_endings() -> str:
-    """Return the endings of images that are read with the installed packages."""
+    """Return the file endings of the image formats that the installed packages can read."""
     return " ".join(readable_suffixes())
 
 
 def views_of(name: str) -> list[str]:
-    """Return the paths of the views of a study, or the one path of an image.
+    """Return the paths of a study's views, or the single path of an image.
 
     A tab separates views, unless a file or an image inside a container has the whole name.
     """
@@ -43,7 +43,7 @@ def views_of(name: str) -> list[str]:
 
 
 def find_images(inputs: Sequence[str]) -> list[str]:
-    """Find the paths of all images of some inputs, in order and each once.
+    """Find all images in files, folders, lists and containers, in order and without repetition.
 
     Args:
         inputs: image files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one per line,
@@ -56,21 +56,21 @@ def find_images(inputs: Sequence[str]) -> list[str]:
         ValueError: a folder or list has no images, a container is damaged, or an input is none of these.
         OSError: a data set of the Hub cannot be downloaded.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for text in inputs:
         images = _images_on_hub(text) if text.startswith("hf:") else _images_of(Path(text))
-        found.update(dict.fromkeys(images))
-    return list(found)
+        paths.update(dict.fromkeys(images))
+    return list(paths)
 
 
 def _images_on_hub(name: str) -> list[str]:
-    """Return the names of images of the Hub, which are the same on every machine."""
+    """Return the names `hf://...` of images on the Hub, which are the same on every machine."""
     address, path = hub_address(name)
     folder = Path(local_path(name))
-    named = f"{address}/{path}" if path else address
+    prefix = f"{address}/{path}" if path else address
     if not folder.exists():
         raise FileNotFoundError(f"{address} has no images, tar shards or Parquet files {path}.")
-    return [named + image[len(str(folder)) :].replace(os.sep, "/") for image in _images_of(folder)]
+    return [prefix + image[len(str(folder)) :].replace(os.sep, "/") for image in _images_of(folder)]
 
 
 def _images_of(path: Path) -> list[str]:
@@ -78,7 +78,7 @@ def _images_of(path: Path) -> list[str]:
         return names_in(path)
     if path.is_dir():
         images = [str(image) for image in list_images(path)]
-        images = images or [name for one in containers_in(path) for name in names_in(one)]
+        images = images or [name for container in containers_in(path) for name in names_in(container)]
     elif not path.exists():
         raise FileNotFoundError(f"There is no image, folder or list {path}.")
     elif path.suffix.lower() in LIST_KINDS:
@@ -100,8 +100,8 @@ def _images_of(path: Path) -> list[str]:
     return images
 
 
-def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
-    """Find the files of folders that are no images by their names, and are no texts that belong to an image.
+def ignored_files(inputs: Sequence[str]) -> dict[str, list[str]]:
+    """Find the files in folders that are neither images nor texts of images.
 
     Args:
         inputs: see `find_images`.
@@ -110,7 +110,7 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
         Paths by ending, such as `.mp4`. Hidden files, tables of captions, partial files of captioning jobs, and files
         that have the name of an image but for the ending are no part of it.
     """
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for folder in (Path(text) for text in inputs if Path(text).is_dir()):
         stems = {image.with_suffix("") for image in list_images(folder)}
         if not stems:  # its containers are read
@@ -118,12 +118,12 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
         for path in visible_files(folder):
             is_text = path.with_suffix("") in stems or path.stem in TABLE_STEMS or path.suffix.lower() in LIST_KINDS
             if not (is_image_name(path.name) or is_text or is_working_file(path)):
-                found.setdefault(path.suffix.lower(), []).append(str(path))
-    return found
+                paths.setdefault(path.suffix.lower(), []).append(str(path))
+    return paths
 
 
 def _listed(names: FolderNames, line: str) -> str:
-    """Return the name of the image or study of one line of a list.
+    """Return the path of the image, or the name of the study, in one line of a list file.
 
     Args:
         names: of the folder of the list.
@@ -133,8 +133,8 @@ def _listed(names: FolderNames, line: str) -> str:
         return line.strip()
     if os.path.isfile(names.folder / line):
         return str(names.folder / line)
-    if (found := names.find(line)) is not None:
-        return str(names.folder / found)
+    if (name := names.find(line)) is not None:
+        return str(names.folder / name)
     line = line.strip()
     if unquoted_name(line) != line:
         return str(names.folder / unquoted_name(line))
@@ -143,7 +143,7 @@ def _listed(names: FolderNames, line: str) -> str:
 
 
 def shard_of(images: Sequence[str], shard: str | None) -> list[str]:
-    """Return part `i/n` of a job, i from 1 to n: every n-th image. All parts together are the whole job.
+    """Return the images of shard `i/n`, i from 1 to n: every n-th image.
 
     Raises:
         ValueError: the shard is not of this form.

@@ -1,4 +1,4 @@
-"""Instructions with fields of each image: the name of its file and folder, and columns of its row."""
+"""Instruction templates, filled for each image with its file name, its folder and columns of its row."""
 
 import string
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ FILE_FIELDS = ("file_name", "folder")
 
 
 class InstructionTemplate:
-    """An instruction in which `{name}` stands for a value of each image; `{{` and `}}` are braces.
+    """Instruction with fields `{name}` that are filled with values of each image; `{{` and `}}` are braces.
 
     Values are put in once: braces in a value are text.
 
@@ -42,29 +42,29 @@ class InstructionTemplate:
 
     @property
     def fields(self) -> list[str]:
-        """Names of the fields, in their order."""
+        """Names of the fields, in order of occurrence."""
         return [field for _, field in self.parts if field is not None]
 
     @property
     def columns(self) -> list[str]:
-        """Names of the fields that are columns of a row."""
+        """Names of the fields whose values come from columns, not from the file path."""
         return [field for field in self.fields if field not in FILE_FIELDS]
 
-    def require_columns(self, known: Sequence[str]) -> None:
-        """Check that there are columns of these names.
+    def require_columns(self, columns: Sequence[str]) -> None:
+        """Check that the data has a column for each field.
 
         Raises:
             ValueError: one is missing. The message has the nearest name.
         """
         for field in self.columns:
-            if field not in known:
+            if field not in columns:
                 raise ValueError(
-                    f"`instruction` has the field {{{field}}}, and there are {', '.join([*FILE_FIELDS, *known])}."
-                    f"{did_you_mean(field, [*FILE_FIELDS, *known])}"
+                    f"`instruction` has the field {{{field}}}, and there are {', '.join([*FILE_FIELDS, *columns])}."
+                    f"{did_you_mean(field, [*FILE_FIELDS, *columns])}"
                 )
 
     def expand(self, source: Any, row: Mapping[str, Any], marks: Collection[str] = ()) -> str:
-        """Return the instruction of an image.
+        """Fill the fields with the values of an image and return its instruction.
 
         Args:
             source: the image, of which a path gives `file_name` and `folder`.
@@ -85,12 +85,12 @@ class InstructionTemplate:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text; a list of texts with commas between them."""
+    """Return a value of a field as text; the items of a list are joined by commas."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def file_fields(source: Any) -> dict[str, str]:
-    """Return `file_name` (without the folder) and `folder` (its name) of a path; nothing of an image without one."""
+    """Return the fields `file_name` and `folder` of an image's path; no fields for an image without a path."""
     path = source.get("path") if isinstance(source, Mapping) else source
     path = path[0] if isinstance(path, (list, tuple)) and path else path  # of several views, the first one
     if not isinstance(path, (str, PurePath)):
@@ -100,7 +100,7 @@ def file_fields(source: Any) -> dict[str, str]:
 
 
 def rows_of_tables(template: InstructionTemplate, images: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read the columns that an instruction needs from the tables of the images' folders.
+    """Read the columns that an instruction uses from the tables in the images' folders.
 
     Args:
         template: the instruction.
@@ -114,14 +114,14 @@ def rows_of_tables(template: InstructionTemplate, images: Sequence[str]) -> dict
     """
     if not template.columns:
         return {}
-    wanted = {local_path(image): image for image in images}
+    paths = {local_path(image): image for image in images}
     found: dict[str, dict[str, Any]] = {}
     columns: dict[str, None] = {}
-    for folder in sorted({PurePath(path).parent for path in wanted}):
+    for folder in sorted({PurePath(path).parent for path in paths}):
         for table in tables_of(folder):
             for row in table:
                 columns |= dict.fromkeys(row)
-                image = wanted.get(str(folder / str(row.get("file_name"))))
+                image = paths.get(str(folder / str(row.get("file_name"))))
                 if image is not None:
                     found[image] = {name: row[name] for name in template.columns if name in row}
     template.require_columns(list(columns))
@@ -129,7 +129,7 @@ def rows_of_tables(template: InstructionTemplate, images: Sequence[str]) -> dict
 
 
 def tables_of(folder: PurePath) -> list[list[dict[str, Any]]]:
-    """Return the rows of the table of a folder; nothing if it has none."""
+    """Return the rows of the table of a folder; no rows if there is no table."""
     try:
         tables = [table for table in find_tables(Path(folder), None) if table.path.is_file()]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Exported captioners in place of the pipeline, so that onnxruntime captions many images without torch."""
+"""A pipeline for exported captioners: onnxruntime captions many images without torch."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class OnnxPipeline:
-    """An exported captioner with what `CaptionBatches` reads of an `ImageCaptioningPipeline`; copies have no graphs.
+    """Exported captioner with the methods of `ImageCaptioningPipeline`; pickled copies leave out the graphs.
 
     Args:
         folder: folder that `hf-captioners export` wrote, or of a captioner with graphs. None or `"default"`: the
@@ -44,16 +44,16 @@ class OnnxPipeline:
         self.numbers = self.captioner.facts["image"]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the graphs, which cannot be pickled."""
+        """Return the state for pickling, without the graphs."""
         return {name: value for name, value in self.__dict__.items() if name not in ("captioner", "tokenizer")}
 
     @cached_property
     def tokenizer(self) -> "ExportedTokenizer":
-        """The tokenizer, called as one of transformers is."""
+        """The tokenizer, with the call of a transformers tokenizer."""
         return ExportedTokenizer(self.captioner.tokenizer)
 
     def require_instruction_read(self, instruction: str | None) -> None:
-        """Raise a `ValueError` if there is an instruction: an exported captioner reads images without one."""
+        """Raise a `ValueError` if an instruction is passed: exported captioners take images only."""
         if instruction is not None:
             raise ValueError(
                 f"`instruction` is {instruction!r}, and an exported captioner reads images without an instruction. "
@@ -61,7 +61,7 @@ class OnnxPipeline:
             )
 
     def prepare(self, image: Any, **options: Any) -> dict[str, Any]:
-        """Return the pixel values of an image that `read_image` has read; `options` have no effect here.
+        """Return the pixel values of a decoded image; `options` have no effect here.
 
         Raises:
             ValueError: it is a study of several views.
@@ -71,7 +71,7 @@ class OnnxPipeline:
         return {"pixel_values": prepare_image(image, self.numbers)}
 
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
-        """Return the records of prepared images, see `OnnxCaptioner`; a `seed` is that of all batches."""
+        """Caption prepared images, see `OnnxCaptioner`; a `seed` is combined with the images of each batch."""
         if options.get("seed") is not None:
             options["seed"] = seed_of_batch(options["seed"], items)
         return self.captioner(items, batch_size=len(items), **options)
@@ -84,12 +84,12 @@ class OnnxPipeline:
         return self.captioner(images, **options)
 
     def digest(self) -> str:
-        """Return a digest of what captions depend on beside the options of a call."""
+        """Return a digest of the captioner's files on which captions depend."""
         return hashlib.sha256(json.dumps(self.captioner.facts, sort_keys=True).encode()).hexdigest()
 
 
 class ExportedTokenizer:
-    """A tokenizer of tokenizers with the part of the interface of transformers that `bad_words_ids` calls.
+    """Tokenizer of the `tokenizers` library, callable like one of transformers, for `bad_words_ids`.
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`.
@@ -101,12 +101,12 @@ class ExportedTokenizer:
         self.unk_token_id = None if unknown is None else tokenizer.token_to_id(unknown)
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """Return the ids of the tokens of a text."""
+        """Return the token ids of a text."""
         return {"input_ids": self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
 
 
 def seed_of_batch(seed: int, items: list[dict[str, Any]]) -> int:
-    """Return the seed of a batch, by a seed and its images: it depends neither on other batches nor on their order."""
+    """Return the random seed of a batch, derived from the job's seed and the batch's images only."""
     digest = hashlib.blake2b(str(seed).encode(), digest_size=7)
     for item in items:
         digest.update(item["pixel_values"].tobytes())

@@ -22,10 +22,10 @@ MAX_BLOCKS = 5000  # of a job: a block of batches is one task, and what a killed
 
 
 class TensorPickler(pickle.Pickler):
-    """Pickles tensors as arrays: pickled by torch, each would be written as a file of its own first."""
+    """Pickler that stores tensors as numpy arrays; torch would first write each to a file of its own."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to rebuild a tensor from its array."""
+        """Return the function and array from which pickle rebuilds a tensor."""
         if isinstance(value, torch.Tensor):
             with suppress(TypeError):  # a number format that NumPy does not have, such as bfloat16
                 return torch.from_numpy, (value.numpy(),)
@@ -33,7 +33,7 @@ class TensorPickler(pickle.Pickler):
 
 
 def table_of(column: str, value: Any) -> pyarrow.Table:
-    """Return a value as a table of one row, the form in which Ray Data passes it on without further copies."""
+    """Return a value as an Arrow table of one row, which Ray Data passes on without copies."""
     stored = io.BytesIO()
     TensorPickler(stored, pickle.HIGHEST_PROTOCOL).dump(value)
     content = pyarrow.py_buffer(stored.getbuffer())
@@ -42,39 +42,39 @@ def table_of(column: str, value: Any) -> pyarrow.Table:
 
 
 def value_of(table: pyarrow.Table, column: str) -> Any:
-    """Return the value of a table of one row, see `table_of`."""
+    """Return the value in a table of one row, the inverse of `table_of`."""
     return pickle.loads(table[column][0].as_buffer())
 
 
 class ProcessState(NamedTuple):
-    """Settings that a process of Ray takes over from the process that started the job.
+    """Settings that Ray's worker processes take over from the process that starts the job.
 
     Args:
         folder: the working directory, where relative names begin.
-        most_pixels: Pillow's limit of pixels.
+        max_pixels: Pillow's limit of pixels.
         on_start: called at the start of every task and actor, and may be called again in the same process.
     """
 
     folder: str
-    most_pixels: int | None
+    max_pixels: int | None
     on_start: Callable[[], Any] | None
 
     @classmethod
     def of_this_process(cls, on_start: Callable[[], Any] | None) -> "ProcessState":
-        """Return the state of this process."""
+        """Return the settings of this process."""
         return cls(os.getcwd(), PIL.Image.MAX_IMAGE_PIXELS, on_start)
 
     def take_over(self) -> None:
-        """Set the state of this process."""
+        """Apply the settings to this process."""
         if self.on_start is not None:
             self.on_start()
-        PIL.Image.MAX_IMAGE_PIXELS = self.most_pixels
+        PIL.Image.MAX_IMAGE_PIXELS = self.max_pixels
         with suppress(OSError):  # a machine that does not have the folder reads absolute names only
             os.chdir(self.folder)
 
 
 class PreparingTask:
-    """Prepares the images of a batch in a Ray task.
+    """Ray task that decodes and preprocesses the images of a batch.
 
     Args:
         preparation: what prepares images, without weights.
@@ -85,13 +85,13 @@ class PreparingTask:
         self.preparation, self.state = preparation, state
 
     def __call__(self, row: pyarrow.Table) -> pyarrow.Table:
-        """Replace the names of the images by the prepared batch."""
+        """Replace the image names of a batch by the prepared images."""
         self.state.take_over()
         return table_of("prepared", self.preparation(value_of(row, "names")))
 
 
 class CaptioningActor:
-    """Captions prepared batches in a Ray actor, which loads the captioner once.
+    """Ray actor that captions prepared batches and loads the captioner once.
 
     Args:
         loading: arguments of `load_pipeline`.
@@ -105,7 +105,7 @@ class CaptioningActor:
         self.prepare = self.captioner.preparation()
 
     def __call__(self, row: pyarrow.Table) -> pyarrow.Table:
-        """Return the columns of a batch; without tasks that prepare, the actor reads the images too."""
+        """Return the caption columns of a batch; the actor also decodes images if no tasks prepare them."""
         if "prepared" in row.column_names:
             prepared = value_of(row, "prepared")
         else:
@@ -114,7 +114,7 @@ class CaptioningActor:
 
 
 class RayEngine:
-    """Captions batches on Ray Data, in their order.
+    """Engine that captions batches on Ray Data and keeps their order.
 
     Args:
         loading: arguments of `load_pipeline`, with which each actor loads the captioner; its directory has the same
@@ -151,7 +151,7 @@ class RayEngine:
         workers: int,
         options: Mapping[str, Any],
     ) -> Iterator[dict[str, list[Any]]]:
-        """Yield the columns of each batch, see `CaptionBatches.caption`.
+        """Yield the caption columns of each batch, see `CaptionBatches.caption`.
 
         Args:
             pipeline: the captioner, of which the preparation is used.
@@ -196,7 +196,7 @@ class RayEngine:
                 raise ValueError(f"A task of Ray failed: {reason.strip()}") from error
 
     def uses_gpus(self) -> bool:
-        """Return whether each actor takes a GPU."""
+        """Return whether each actor occupies a GPU."""
         import ray
 
         device = self.loading.get("device")
@@ -205,7 +205,7 @@ class RayEngine:
 
 @contextmanager
 def running_ray(address: str | None, processors: int) -> Iterator[None]:
-    """Connect to a cluster, or start Ray on this machine, for as long as the block runs.
+    """Context manager that connects to a Ray cluster, or starts Ray on this machine until the block ends.
 
     Args:
         address: see `RayEngine`.

@@ -1,4 +1,4 @@
-"""Preparation of the next batches in other processes while the model works, in order and with bounded memory."""
+"""Image preparation in other processes while the model works, in order and with bounded memory."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def workers_for(batches: int, workers: int | None = None) -> int:
-    """Return the number of processes that prepare images.
+    """Return the number of processes for image preparation.
 
     Args:
         batches: number of batches of the job.
@@ -55,18 +55,18 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
     if not workers:
         yield from map(prepare, batches)
         return
-    left = iter(batches)
+    remaining = iter(batches)
     processes: list[_Worker] = []
     waiting: deque[_Worker] = deque()  # in the order of the batches that they prepare
     try:
         processes += (_Worker(prepare) for _ in range(workers))
-        for worker, batch in zip(processes * WAITING_BATCHES, left, strict=False):
+        for worker, batch in zip(processes * WAITING_BATCHES, remaining, strict=False):
             worker.submit(batch)
             waiting.append(worker)
         while waiting:
             worker = waiting.popleft()
             prepared = worker.result()
-            for batch in islice(left, 1):
+            for batch in islice(remaining, 1):
                 worker.submit(batch)
                 waiting.append(worker)
             yield prepared
@@ -76,7 +76,7 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
 
 
 class _Worker:
-    """Process that prepares batches in the order in which they are submitted.
+    """Process that prepares batches in the order of submission.
 
     It alone holds the end of the pipe that it writes results to, so that reading ends when it is killed, even in the
     middle of a result; the pool of `concurrent.futures` waits forever then.
@@ -91,7 +91,7 @@ class _Worker:
         results.close()
 
     def submit(self, batch: Any) -> None:
-        """Let the process prepare a batch."""
+        """Send a batch to the process."""
         with suppress(BrokenPipeError):  # it was killed, which its next result tells
             self._batches.send(batch)
 
@@ -116,7 +116,7 @@ class _Worker:
         return prepared
 
     def end(self) -> None:
-        """End the process at once: nothing that it does is needed any more."""
+        """Kill the process; its results are not needed any more."""
         self._process.kill()
         self._process.join()
         self._batches.close()
@@ -124,7 +124,7 @@ class _Worker:
 
 
 def _work(prepare: Callable[[Any], Any], batches: Connection, results: Connection) -> None:
-    """Prepare batches in a process of its own, see `_Worker`."""
+    """Main function of the process that prepares batches, see `_Worker`."""
     for name in ("SIGINT", "SIGHUP"):  # of the whole group of a terminal; the parent ends this process
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -144,7 +144,7 @@ def _work(prepare: Callable[[Any], Any], batches: Connection, results: Connectio
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an exception that can be pickled, with the traceback of this process as a note."""
+    """Return an exception that can be pickled, with this process's traceback as a note."""
     note = f"In the process that prepares images:\n{traceback.format_exc()}"
     try:
         pickle.loads(pickle.dumps(error))
@@ -155,14 +155,14 @@ def _portable(error: Exception) -> Exception:
 
 
 def _receive(batches: Connection, submitted: "SimpleQueue[Any]") -> None:
-    """Take batches out of the pipe at once: while it is full, the parent would wait, and read no results."""
+    """Move submitted batches from the pipe to a queue at once; a full pipe would block the parent process."""
     with suppress(EOFError):
         while True:
             submitted.put(batches.recv())
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is killed: it holds the parent's locks of output files until it ends.
+    """Exit when the parent process dies: this process would keep its locks of output files.
 
     The parent is the process that forked this one, which may be a server of `multiprocessing`, and ends with its own.
     """

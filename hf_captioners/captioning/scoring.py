@@ -1,4 +1,4 @@
-"""Scores of captions: the metrics of one system, per image and over all, and the comparison of two systems."""
+"""Scoring of caption files: metrics of one system, per image and in total, and comparison of two systems."""
 
 import json
 import math
@@ -29,7 +29,7 @@ SETTINGS = ("tokenizer", "document_frequency", "images", "reference_captions")
 
 @dataclass(frozen=True)
 class MetricSettings:
-    """Which metrics are computed, and the files that they need.
+    """Names and options of the metrics, and the files that the metrics need.
 
     Args:
         metrics: names of metrics or `module:function`, see `compute_caption_metrics`.
@@ -57,7 +57,7 @@ class MetricSettings:
     chair_instances: PathLike | None = None
 
     def __post_init__(self) -> None:
-        """Check the names of metrics and tokenizer."""
+        """Check the names of the metrics and the tokenizer."""
         check_choice(self.metrics, self.tokenizer)
 
     def compute(self, matched: MatchedCaptions) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class MetricSettings:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a system.
+    """Scores of a system: metrics in total and per image.
 
     Args:
         matched: captions and references; images that only one side has are in `missing` and `extra`.
@@ -100,7 +100,7 @@ class Scores:
     per_image: dict[str, list[float]]
 
     def image_lines(self) -> str:
-        """Return one JSON line per image: `image_id`, `caption`, `references`, and the scores, null of none."""
+        """Return one JSON line per image: `image_id`, `caption`, `references`, and scores, null where undefined."""
         rows = (
             {
                 "image_id": image,
@@ -141,15 +141,15 @@ def score_files(
         scores.metrics["cider_d"], scores.metrics["comparison"]["cider_d"]["p_value"]
         ```
     """
-    known = read_captions(references)
-    matched = match_captions(read_captions(predictions), known)
+    reference_table = read_captions(references)
+    matched = match_captions(read_captions(predictions), reference_table)
     if baseline is None:
         return score_matched(matched, settings)
-    other = match_captions(read_captions(baseline), known)
-    shared = set(matched.images) & set(other.images)
+    matched_baseline = match_captions(read_captions(baseline), reference_table)
+    shared = set(matched.images) & set(matched_baseline.images)
     if not shared:
         raise ValueError(f"{predictions} and {baseline} have no image in common.")
-    return score_matched(keep_images(matched, shared), settings, keep_images(other, shared))
+    return score_matched(keep_images(matched, shared), settings, keep_images(matched_baseline, shared))
 
 
 def score_matched(
@@ -175,16 +175,16 @@ def score_matched(
     if baseline is not None:
         if len(matched.images) < 2:
             raise ValueError("`baseline` needs two or more images that both systems have captioned.")
-        other = settings.compute(baseline)
-        metrics["baseline"] = {name: other[name] for name in metrics["variants"]}
-        metrics["comparison"] = compare_scores(per_image, other["per_image"])
+        baseline_scores = settings.compute(baseline)
+        metrics["baseline"] = {name: baseline_scores[name] for name in metrics["variants"]}
+        metrics["comparison"] = compare_scores(per_image, baseline_scores["per_image"])
     return Scores(matched, metrics, per_image)
 
 
 def mean_intervals(
     metrics: Mapping[str, Any], per_image: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[str, float]]:
-    """Return the 95 % intervals of metrics by the bootstrap over images.
+    """Return 95 % bootstrap intervals, over images, of metrics.
 
     Args:
         metrics: the figures over all images.
@@ -196,9 +196,9 @@ def mean_intervals(
     """
     intervals = {}
     for name, scores in per_image.items():
-        known = [score for score in scores if not math.isnan(score)]
-        if len(known) > 1 and math.isclose(metrics.get(name, math.nan), sum(known) / len(known), abs_tol=1e-9):
-            compared = compare_systems(known, [0.0] * len(known))
+        defined = [score for score in scores if not math.isnan(score)]
+        if len(defined) > 1 and math.isclose(metrics.get(name, math.nan), sum(defined) / len(defined), abs_tol=1e-9):
+            compared = compare_systems(defined, [0.0] * len(defined))
             intervals[name] = {"low": compared.low, "high": compared.high}
     return intervals
 
@@ -206,7 +206,7 @@ def mean_intervals(
 def compare_scores(
     first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[str, Any]]:
-    """Compare the scores per image of two systems, see `compare_systems`.
+    """Compare the per-image scores of two systems, see `compare_systems`.
 
     Args:
         first: scores of the first system by metric.
@@ -220,8 +220,8 @@ def compare_scores(
     for name, scores in first.items():
         pairs = [pair for pair in zip(scores, second[name], strict=True) if not any(map(math.isnan, pair))]
         if len(pairs) > 1:
-            ours, others = zip(*pairs, strict=True)
-            compared[name] = compare_systems(ours, others)._asdict()
+            ours, theirs = zip(*pairs, strict=True)
+            compared[name] = compare_systems(ours, theirs)._asdict()
     return compared
 
 
@@ -264,7 +264,7 @@ def _number(score: float) -> float | None:
 
 
 def keep_images(matched: MatchedCaptions, images: set[str]) -> MatchedCaptions:
-    """Keep some images; the others count as missing, because the other system has not captioned them."""
+    """Keep the given images; count the others as missing."""
     keep = [place for place, image in enumerate(matched.images) if image in images]
     left_out = [image for image in matched.images if image not in images]
     return matched._replace(

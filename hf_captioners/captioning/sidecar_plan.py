@@ -1,4 +1,4 @@
-"""Images of a job of text files that are left to caption, and text files that it may replace."""
+"""Plan of a job that writes text files: images to caption, and text files that may be replaced."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ ALL_MODES = (OVERWRITE, "append", "prepend")  # in which images with kept captio
 
 @dataclass
 class SidecarPlan:
-    """Images to caption, and the others by the reason.
+    """Images to caption, and skipped images with the reasons.
 
     Attributes:
         images: images to caption.
@@ -48,7 +48,7 @@ class SidecarPlan:
 
 
 def plan_sidecars(images: Sequence[str], ending: str, mode: str, folders: Sequence[Path]) -> SidecarPlan:
-    """Decide which images are captioned.
+    """Decide for each image whether it is captioned, by its existing text file.
 
     Images whose captions a person kept or rejected are done, unless `mode` adds to text files or replaces all of them.
 
@@ -63,8 +63,9 @@ def plan_sidecars(images: Sequence[str], ending: str, mode: str, folders: Sequen
         UnsafeFileError: a text file that is to be changed is a symbolic link or no plain file, or a table or record
             leads out of the typed folder.
     """
-    done = set() if mode in ALL_MODES else reviewed_images(images, folders)
-    plan = SidecarPlan([image for image in images if image not in done], [image for image in images if image in done])
+    reviewed = set() if mode in ALL_MODES else reviewed_images(images, folders)
+    new = [image for image in images if image not in reviewed]
+    plan = SidecarPlan(new, [image for image in images if image in reviewed])
     existing = existing_sidecars(plan.images, ending)
     if mode == REFUSE and existing:
         raise FileExistsError(_refusal(existing, ending, folders))
@@ -99,14 +100,14 @@ def _refusal(existing: Sequence[str], ending: str, folders: Sequence[Path]) -> s
 
 
 def _texts_of(images: Iterable[str], ending: str) -> Iterator[tuple[Path, str]]:
-    """Yield the text files that can be read, with the digests of their texts."""
+    """Yield the readable text files with the digests of their texts."""
     for path in (sidecar_of(image, ending) for image in images):
         with suppress(OSError, UnicodeDecodeError):  # links and other files that are never replaced
             yield path, text_digest(read_bytes_inside(path).decode("utf-8-sig"))
 
 
 def _generated(digests: Mapping[Path, str], folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield the text files that a captioner wrote and nobody changed."""
+    """Yield the text files whose text a captioner wrote and nobody changed."""
     records: dict[Path, dict[str, set[str]]] = {}
     for path, digest in digests.items():
         folder = path.parent
@@ -117,7 +118,7 @@ def _generated(digests: Mapping[Path, str], folders: Sequence[Path]) -> Iterator
 
 
 def reviewed_images(images: Iterable[str], folders: Sequence[Path]) -> set[str]:
-    """Return the images that have a row with captions, or a rejected row, in a `metadata.jsonl`.
+    """Return the images with kept captions or a rejection in a `metadata.jsonl` of the review page.
 
     Args:
         images: paths of images. The tables of their folders are read, up to the typed ones.
@@ -139,7 +140,7 @@ def reviewed_images(images: Iterable[str], folders: Sequence[Path]) -> set[str]:
 
 
 def _rows_of(folder: Path, typed: Path) -> Iterator[Path]:
-    """Yield the images that the table of a folder has kept or rejected captions of; lines that are no rows do not."""
+    """Yield the images with kept or rejected captions in a folder's `metadata.jsonl`; other lines are ignored."""
     table = folder / KEPT_TABLE
     if not table.exists():
         return

@@ -1,4 +1,4 @@
-"""A text file beside each image, written once by a job that may be killed and resumed."""
+"""Sidecars: caption text files beside images, each written once by a job that can be killed and resumed."""
 
 import os
 import re
@@ -30,7 +30,7 @@ MODES = (SKIP, OVERWRITE_GENERATED, *ADDING, OVERWRITE)
 
 
 def checked_ending(ending: str) -> str:
-    """Return the ending of text files without its first dot.
+    """Return the file ending for sidecars, without its leading dot.
 
     Raises:
         ValueError: it is that of an image, or no ending at all.
@@ -47,12 +47,12 @@ def checked_ending(ending: str) -> str:
 
 
 def sidecar_of(image: str, ending: str) -> Path:
-    """Return the path of the text file of an image."""
+    """Return the path of an image's text file: `a.jpg` has `a.txt`."""
     return Path(image).with_suffix(f".{ending}")
 
 
 def typed_folder_of(path: Path, folders: Iterable[Path]) -> Path:
-    """Return the folder that a person typed of which a file is a part: the innermost one, or that of the file.
+    """Return the innermost user-supplied folder that contains a file, or else the file's parent folder.
 
     Args:
         path: the file, named as its input names it: `typed/sub/0.txt`.
@@ -65,7 +65,7 @@ def typed_folder_of(path: Path, folders: Iterable[Path]) -> Path:
 
 
 def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] = ()) -> dict[str, str]:
-    """Check that images may have text files, in folders that can be written.
+    """Check that text files can be written beside the images.
 
     Args:
         images: their paths.
@@ -97,7 +97,7 @@ def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] =
 
 
 def owners_of(images: Iterable[str], ending: str) -> dict[Path, str]:
-    """Map each text file to its image: of `a.dng` and `a.jpg` to the one that can be read, or else the first one."""
+    """Map each text file to one image: `a.txt` to `a.jpg` rather than to an unreadable `a.dng`."""
     owners, readable = dict[Path, str](), readable_suffixes()
     for image in sorted(images, key=lambda name: not name.lower().endswith(readable)):
         owners.setdefault(sidecar_of(image, ending), image)
@@ -105,7 +105,7 @@ def owners_of(images: Iterable[str], ending: str) -> dict[Path, str]:
 
 
 def _unusable_names(paths: Mapping[str, Path], ending: str) -> dict[str, str]:
-    """Return the images whose text file is that of another one or has an impossible name, with the reasons."""
+    """Return images whose text file belongs to another image or has an invalid name, with the reasons."""
     faults, owners = dict[str, str](), owners_of(paths, ending)
     for image, path in paths.items():
         owner = owners[path]
@@ -122,7 +122,7 @@ def _unusable_names(paths: Mapping[str, Path], ending: str) -> dict[str, str]:
 
 
 def existing_sidecars(images: Iterable[str], ending: str) -> list[str]:
-    """Return the images that have a text file."""
+    """Return the images that already have a text file."""
     # A link that leads nowhere is no free name.
     return [image for image in images if os.path.lexists(sidecar_of(image, ending))]
 
@@ -188,7 +188,7 @@ class SidecarFiles(CaptionFile):
             )
 
     def add(self, records: Iterable[dict[str, Any]], skipped: Iterable[tuple[str, str]] = ()) -> None:
-        """Write the text files of captions, and note images that could not be read with the reasons.
+        """Write the text files of captions, and record unreadable images with the reasons.
 
         Raises:
             OSError: the disk is full; the message names the file.
@@ -216,13 +216,13 @@ class SidecarFiles(CaptionFile):
             super().add([], changed)
 
     def _joined(self, before: str | None, record: dict[str, Any]) -> str:
-        """Return the text of a file: the captions, one a line, and what it had."""
+        """Return the new content of a text file: one caption per line, and the old text in the modes that add."""
         captions = [" ".join(caption.splitlines()) for caption, _ in scored_captions(record)]
         kept = [before.strip("\r\n")] if before and before.strip() and self.mode in ADDING else []
         return "\n".join([*captions, *kept] if self.mode == PREPEND else [*kept, *captions]) + "\n"
 
     def _write(self, planned: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-        """Write the text files that are as they were when the captions were noted; return the others with reasons."""
+        """Write the text files that nobody changed since planning; return the changed ones with the reasons."""
         by_folder: dict[Path, list[dict[str, Any]]] = {}
         changed = []
         for record in planned:
@@ -245,7 +245,7 @@ class SidecarFiles(CaptionFile):
         return [(record["image"], reason.format(sidecar_of(record["image"], self.ending))) for record in changed]
 
     def _replaced(self, record: dict[str, Any], typed: Path) -> bool:
-        """Write the text file of a record if it is still as noted; return whether it was."""
+        """Write the text file of a record if it is unchanged since planning; return whether it was written."""
 
         def joined(content: bytes | None) -> bytes | None:
             before = None if content is None else content.decode("utf-8-sig", "surrogateescape")
@@ -254,7 +254,7 @@ class SidecarFiles(CaptionFile):
         return change_file(sidecar_of(record["image"], self.ending), joined, typed)
 
     def _text_of(self, path: Path) -> str | None:
-        """Return the text of a file that is to be changed, with its line ends; None if there is no file.
+        """Return the current content of a text file; None if there is no file.
 
         Raises:
             UnsafeFileError: it cannot be written, see `require_safe_target`, or is too large.
@@ -272,13 +272,13 @@ class SidecarFiles(CaptionFile):
 
 
 def journal_of(folder: Path, ending: str, shard: str | None = None) -> Path:
-    """Return the path of which `SidecarFiles` makes the name of its partial file."""
+    """Return the path from which `SidecarFiles` derives the name of its partial file."""
     part = "" if shard is None else f".{shard.replace('/', '_of_')}"
     return folder / f"sidecars.{ending}{part}.jsonl"
 
 
 def is_interrupted(folder: Path, ending: str, shard: str | None = None) -> bool:
-    """Return whether a job of such text files was interrupted.
+    """Return whether an interrupted job for these text files left a partial file.
 
     Raises:
         UnsafeFileError: its partial file is a symbolic link or no plain file.
@@ -290,7 +290,7 @@ def is_interrupted(folder: Path, ending: str, shard: str | None = None) -> bool:
 
 
 def _assessed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the best caption of a record as its text file has it, and its confidence."""
+    """Return the best caption of a record on one line, with its confidence."""
     caption = " ".join(record["caption"].splitlines())
     return {"caption": caption, "confidence": record["confidence"], "words": record["words"]}
 

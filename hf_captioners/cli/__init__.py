@@ -42,7 +42,7 @@ COMMANDS = {
     "demo": "demo",
     "env": "env",
 }
-KNOWN_ERRORS = (ValueError, OSError, ImportError)
+REPORTED_ERRORS = (ValueError, OSError, ImportError)
 
 
 def load_command(name: str) -> ModuleType:
@@ -51,7 +51,7 @@ def load_command(name: str) -> ModuleType:
 
 
 def command_list() -> str:
-    """Return one line per command: its name and what it does, or why it cannot be loaded."""
+    """Return one line per command: its name and purpose, or why it cannot be imported."""
     lines, width = [], max(map(len, COMMANDS))
     for name in COMMANDS:
         try:
@@ -63,7 +63,7 @@ def command_list() -> str:
 
 
 def top_parser() -> CommandParser:
-    """Return the parser of the arguments before those of a command."""
+    """Return the parser of arguments before the command name."""
     parser = CommandParser(prog="hf-captioners", description="Train, use and evaluate image captioners.")
     parser.add_argument("--version", action="version", version=f"hf-captioners {__version__}")
     _add_common_arguments(parser)
@@ -82,7 +82,7 @@ def _add_common_arguments(parser: CommandParser, default: object = False) -> Non
 
 
 def command_parser(name: str, command: ModuleType) -> CommandParser:
-    """Return the parser of one command."""
+    """Return a command's parser."""
     parser = CommandParser(
         few=getattr(command, "FEW", None),
         prog=f"hf-captioners {name}",
@@ -128,16 +128,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.run(args)
     except KeyboardInterrupt as interruption:
         return report_interruption(interruption, argv)
-    except known_errors() as error:
+    except reported_errors() as error:
         if top.traceback:
             raise
-        reason = "" if isinstance(error, KNOWN_ERRORS) else "there is no connection to the Hub: "
-        known = option_flags() | flags if "data_options" in flags else flags
-        print(f"hf-captioners {top.command}: error: {reason}{with_dashes(str(error), known)}", file=sys.stderr)
+        reason = "" if isinstance(error, REPORTED_ERRORS) else "there is no connection to the Hub: "
+        names = option_flags() | flags if "data_options" in flags else flags
+        print(f"hf-captioners {top.command}: error: {reason}{with_dashes(str(error), names)}", file=sys.stderr)
         return 2
 
 
-def known_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that are told in one line. Those of connections to the Hub are no `OSError`."""
+def reported_errors() -> tuple[type[Exception], ...]:
+    """Return the exception types that are reported on one line, connection errors of the Hub included."""
     errors = sys.modules.get("huggingface_hub.errors")
-    return KNOWN_ERRORS if errors is None else (*KNOWN_ERRORS, errors.HTTPError)
+    return REPORTED_ERRORS if errors is None else (*REPORTED_ERRORS, errors.HTTPError)

@@ -1,4 +1,4 @@
-"""`hf-captioners attributes train | detect | evaluate`: an attribute detector, which captioners such as ETA read."""
+"""`hf-captioners attributes train | detect | evaluate`: attribute detectors, for captioners such as ETA."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ HELP = "train, use and evaluate a detector of the words that captions of an imag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the three actions."""
+    """Add the subcommands train, detect and evaluate."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="train | detect | evaluate")
     options: dict[str, Any] = {"allow_abbrev": False}
     add_train_arguments(actions.add_parser("train", help="train a detector on captioned images", **options))
@@ -32,7 +32,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of data, sizes and training."""
+    """Add the arguments of data, model size and training."""
     add_data_arguments(parser)
     parser.add_argument("--output_dir", required=True, help="folder of the detector")
     parser.add_argument("--vision_model", help="vision model, where no stored features are given")
@@ -87,7 +87,7 @@ def add_detector_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the names, and run the action that was typed."""
+    """Check the paths and run the chosen subcommand."""
     if args.action != "detect":
         check_path("data_dir", args.data_dir, folder=True)
     check_path("features", args.features)
@@ -139,7 +139,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def detect(args: argparse.Namespace) -> int:
-    """Detect the attributes of all images; 1 if some cannot be read."""
+    """Detect the attributes of all images; return 1 if some are unreadable."""
     from hf_captioners.captioning.attributes import (
         detect_into_file,
         detection_batches,
@@ -226,7 +226,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def show(metrics: dict[str, float]) -> None:
-    """Print the metrics of words."""
+    """Print the metrics of each word."""
     for name, value in metrics.items():
         if name == "images" or "precision" in name:
             print(f"{name:<40} {value:,}" if isinstance(value, int) else f"{name:<40} {value:.4f}")

@@ -1,4 +1,4 @@
-"""`hf-captioners cache`: list and empty the features that all trainings share."""
+"""`hf-captioners cache`: list or clear the feature cache that training runs share."""
 
 import argparse
 
@@ -12,7 +12,7 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the folder and its emptying."""
+    """Add the arguments of folder and clearing."""
     parser.add_argument("--empty", action="store_true", help="remove all features that no process uses now")
     parser.add_argument(
         "--feature_cache_dir",
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line per vision model, and the sum; or remove them."""
+    """Print one line per vision model and the total size, or delete the cache."""
     from hf_captioners.features.shared_cache import SharedCache, days_since
 
     check_path("feature_cache_dir", args.feature_cache_dir, folder=True)
@@ -45,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def size_in_words(size: int) -> str:
-    """Return a number of bytes with a unit."""
+    """Return a number of bytes as text with a unit."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

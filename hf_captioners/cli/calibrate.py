@@ -1,4 +1,4 @@
-"""`hf-captioners calibrate`: measure how sure a captioner is, and store that beside its weights."""
+"""`hf-captioners calibrate`: calibrate a captioner's confidence and store the calibration."""
 
 import argparse
 import sys
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_samples(samples: int) -> None:
-    """Check the number of samples.
+    """Check the number of sampled captions.
 
     Raises:
         ValueError: it is out of range.
@@ -59,7 +59,7 @@ def check_samples(samples: int) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Caption, calibrate and store; 1 with `--strict` if images cannot be read."""
+    """Caption, calibrate and store; with `--strict`, return 1 if images are unreadable."""
     check_samples(args.samples)
     options = data_options_of(args)
     check_path("data_dir", args.data_dir, folder=True)
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(calibration: Any) -> str:
-    """Return what cross-validation measured as lines of text."""
+    """Return the cross-validated measures as lines of text."""
     data, report = calibration.data, calibration.report
     first = next(iter(report.values()))
     lines = [
@@ -103,8 +103,8 @@ def table(calibration: Any) -> str:
     ]
     for kind, figures in report.items():
         lines.append(f"{kind.replace('_', ' ')}:")
-        for name, found in figures.items():
-            if isinstance(found, dict):
-                low, high = found["interval"]
-                lines.append(f"  {name.replace('_', ' '):<28}{found['value']:7.3f}  ({low:.3f} to {high:.3f})")
+        for name, measures in figures.items():
+            if isinstance(measures, dict):
+                low, high = measures["interval"]
+                lines.append(f"  {name.replace('_', ' '):<28}{measures['value']:7.3f}  ({low:.3f} to {high:.3f})")
     return "\n".join(lines)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.names import read_named_values
 
-from .interruption import tells_what_is_written
+from .interruption import note_at_interruption
 from .memory import keep_freed_memory
 from .parsing import positive
 from .paths import check_model_and_device, check_path
-from .sidecars import OF_SIDECARS, add_sidecar_arguments, agreed_plan, is_resumed, left_out, mode_of, written
+from .sidecars import OF_SIDECARS, add_sidecar_arguments, confirmed_plan, is_resumed, left_out, mode_of, written
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
@@ -25,7 +25,7 @@ HELP = "caption an image, a folder or a list of images"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of inputs, model, generation and output."""
+    """Add the arguments of inputs, model, decoding and output."""
     parser.add_argument(
         "inputs",
         nargs="*",
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the engine that computes the batches."""
+    """Add the arguments of the engine (this process or Ray)."""
     parser.add_argument("--engine", choices=("ray",), help="compute on Ray; default: this process")
     parser.add_argument("--actors", type=int, metavar="N", help="captioners of the engine at a time; default: 1")
     parser.add_argument(
@@ -85,7 +85,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_of(args: argparse.Namespace) -> Any:
-    """Return the engine that was typed, or None.
+    """Return the engine chosen by the arguments; None for this process.
 
     Raises:
         ValueError: an argument of an engine was typed without one, or is out of range.
@@ -109,7 +109,7 @@ def engine_of(args: argparse.Namespace) -> Any:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the text of captions."""
+    """Add the arguments of the captions' text, such as prefix and suffix."""
     add_prompt_arguments(parser)
     parser.add_argument("--prefix", default="", help="text to write before every caption, with its blanks")
     parser.add_argument("--suffix", default="", help="text to write after every caption, with its blanks")
@@ -123,7 +123,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_confidence_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of confidence, of calibrated captioners."""
+    """Add the arguments of confidence, for calibrated captioners."""
     parser.add_argument(
         "--confidence",
         nargs="?",
@@ -138,13 +138,13 @@ def add_confidence_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the text from which captions go on, and of what the captioner is asked."""
+    """Add the arguments `--prompt`, which captions continue, and `--instruction`."""
     parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
     add_instruction_argument(parser)
 
 
 def add_instruction_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of what a captioner is asked."""
+    """Add the argument `--instruction`."""
     parser.add_argument(
         "--instruction",
         metavar="TEXT",
@@ -154,7 +154,7 @@ def add_instruction_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ensemble_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of the further captioners of an ensemble."""
+    """Add the argument `--ensemble`, the further members of an ensemble."""
     parser.add_argument(
         "--ensemble",
         action="append",
@@ -165,7 +165,7 @@ def add_ensemble_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def models_of_ensemble(models: Sequence[str] | None, further: Sequence[str]) -> list[str] | None:
-    """Return the captioners of `--model` and `--ensemble`; None if none was typed."""
+    """Return the captioners in `--model` and `--ensemble`; None without either."""
     if models is not None and len(models) > 1:
         print(
             "A further `--model` is the old name of `--ensemble`, and goes with the next version: type "
@@ -178,7 +178,7 @@ def models_of_ensemble(models: Sequence[str] | None, further: Sequence[str]) -> 
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of the weights of an ensemble."""
+    """Add the argument of ensemble weights."""
     parser.add_argument(
         "--weights",
         nargs="+",
@@ -189,7 +189,7 @@ def add_weights_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_image_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of images that cannot be read."""
+    """Add the arguments for unreadable images."""
     parser.add_argument(
         "--allow_skipped",
         action="store_true",
@@ -200,7 +200,7 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pixel_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of the limit of pixels, see `set_pixel_limit`."""
+    """Add the argument of the maximum image size, see `set_pixel_limit`."""
     parser.add_argument(
         "--max_image_pixels",
         type=positive,
@@ -210,7 +210,7 @@ def add_pixel_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of reading at a reduced size."""
+    """Add the argument of reduced-size reading."""
     parser.add_argument(
         "--reduced_reading",
         action="store_true",
@@ -220,7 +220,7 @@ def add_reading_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def set_pixel_limit(pixels: int | None) -> None:
-    """Set Pillow's limit of pixels, if one was typed."""
+    """Set Pillow's maximum number of pixels from the arguments."""
     if pixels is None:
         return
     import PIL.Image
@@ -229,7 +229,7 @@ def set_pixel_limit(pixels: int | None) -> None:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of loading a captioner and of generation."""
+    """Add the arguments of model loading and decoding."""
     parser.add_argument("--batch_size", type=positive, default=16, help="images per batch; default: 16")
     parser.add_argument("--num_beams", type=positive, help="default: generation configuration of the model")
     parser.add_argument("--max_new_tokens", type=positive, help="default: generation configuration of the model")
@@ -290,7 +290,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_typed_backend(args: argparse.Namespace) -> bool:
-    """Set `backend` to the library that captions where none was typed, see `choose_backend`; return whether it did."""
+    """Set `backend` by `choose_backend` if the user named none; return whether it was set."""
     if args.backend is not None:
         return False
     from hf_captioners.captioning.backends import choose_backend
@@ -305,7 +305,7 @@ def choose_typed_backend(args: argparse.Namespace) -> bool:
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the generation settings that were typed.
+    """Return the decoding options in the arguments.
 
     Raises:
         ValueError: a name of `--generate` is unknown or typed twice, or a value is out of range.
@@ -314,17 +314,17 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     from hf_captioners.captioning.generation_options import check_generation_options
 
     names = ("num_beams", "max_new_tokens", "prompt", "instruction")
-    typed = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
+    chosen = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
     options = read_named_values(args.generate, "generate")
     check = check_exported_options if args.backend == "onnx" else check_generation_options
     check(options)
-    if twice := sorted(typed.keys() & options.keys()):
+    if twice := sorted(chosen.keys() & options.keys()):
         raise ValueError(f"`--{twice[0]}` and `--generate {twice[0]}=...` are the same option; give one.")
-    return typed | options
+    return chosen | options
 
 
 def check_supported(args: argparse.Namespace) -> None:
-    """Check that the captioners that were typed are supported, before any image is read; see `require_supported`."""
+    """Check that the named captioners are supported, before any image is read; see `require_supported`."""
     if args.backend == "onnx":
         return
     from hf_captioners.loading import require_supported
@@ -334,7 +334,7 @@ def check_supported(args: argparse.Namespace) -> None:
 
 
 def load_model(args: argparse.Namespace) -> Any:
-    """Load the pipeline of the model that was typed; `pack_weights` follows once its weights are not read any more."""
+    """Load the pipeline of the named model; the caller packs weights later, after their last use."""
     from hf_captioners.captioning.batches import load_pipeline
 
     runtime = {"backend": args.backend or "torch", "threads": args.threads}
@@ -357,12 +357,12 @@ def load_model(args: argparse.Namespace) -> Any:
 
 
 def processor_options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the image processor that were typed."""
+    """Return the image processor settings in the arguments."""
     return read_named_values(args.processor, "processor")
 
 
 def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-    """Return options with the seed of captions that are sampled, and print it; see `with_seed`."""
+    """Return options with the random seed of sampled captions, and print it; see `with_seed`."""
     from hf_captioners.captioning.generation_options import with_seed
 
     seeded = with_seed(pipeline, options, seed)
@@ -372,14 +372,14 @@ def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None)
 
 
 def load_packed_model(args: argparse.Namespace, one_at_a_time: bool = False) -> Any:
-    """Load the pipeline of the model that was typed, with packed weights only."""
+    """Load the pipeline of the named model, with packed weights only."""
     pipeline = load_model(args)
     pipeline.pack_weights(args.packed_weights, drop_plain=True, one_at_a_time=one_at_a_time)
     return pipeline
 
 
 def run(args: argparse.Namespace) -> int:
-    """Caption all images; 1 if some cannot be read."""
+    """Caption all images; return 1 if some are unreadable."""
     args.model = models_of_ensemble(args.model, args.ensemble)
     for path in args.inputs:
         if not path.startswith("hf:"):
@@ -402,18 +402,18 @@ def run(args: argparse.Namespace) -> int:
     is_chosen = choose_typed_backend(args)
     check_supported(args)
     options = generation_options(args)
-    found = find_images(args.inputs)
-    if is_chosen and args.backend == "onnx" and any(len(views_of(name)) > 1 for name in found):
+    paths = find_images(args.inputs)
+    if is_chosen and args.backend == "onnx" and any(len(views_of(name)) > 1 for name in paths):
         args.backend = "torch"  # which reads studies of several views
-    images = shard_of(found, args.shard)
+    images = shard_of(paths, args.shard)
     workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
     names = ("prefix", "suffix", "bad_words", "reduced_reading", "confidence", "prefer_sure")
     texts = {name: value for name in names if (value := getattr(args, name))}
     if args.min_confidence is not None:
         texts["min_confidence"] = args.min_confidence
-    name_files_left_out(args.inputs)
+    report_ignored_files(args.inputs)
     if args.sidecar is not None:
-        return caption_beside(args, found, images, workers, engine, **texts, **options)
+        return caption_beside(args, paths, images, workers, engine, **texts, **options)
     if args.output is not None:
         return caption_into_output(args, images, workers, engine, **texts, **options)
     unreadable: list[UnreadableImage] = []
@@ -429,7 +429,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sureness(record: Mapping[str, Any], place: int = 0) -> str:
-    """Return the confidence of a caption of a record as printed after it, of the best with its words; or nothing."""
+    """Return the text printed after a caption: its confidence and, for the best caption, the words'."""
     if "confidence" not in record:
         return ""
     confidence = record.get("confidences", [record["confidence"]])[place]
@@ -439,7 +439,7 @@ def sureness(record: Mapping[str, Any], place: int = 0) -> str:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Check that the arguments of outputs go together, and texts that are written.
+    """Check the output arguments and the texts to be written.
 
     Raises:
         ValueError: they do not.
@@ -468,7 +468,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def caption_into_output(args: argparse.Namespace, images: list[str], workers: int, engine: Any, **options: Any) -> int:
-    """Write the captions into the file that was typed; return the exit status."""
+    """Write the captions to the output file; return the exit status."""
     from hf_captioners.captioning.batches import caption_into_file, job_settings
     from hf_captioners.captioning.caption_files import (
         CaptionFile,
@@ -489,7 +489,7 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with (
         CaptionFile(output, settings, args.resume, args.overwrite) as file,
-        tells_what_is_written(lambda: f"{len(file.done):,} of {len(images):,} images are done, in {file.working}."),
+        note_at_interruption(lambda: f"{len(file.done):,} of {len(images):,} images are done, in {file.working}."),
     ):
         unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, engine=engine, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
@@ -497,20 +497,20 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
 
 
 def caption_beside(
-    args: argparse.Namespace, found: list[str], images: list[str], workers: int, engine: Any, **options: Any
+    args: argparse.Namespace, paths: list[str], images: list[str], workers: int, engine: Any, **options: Any
 ) -> int:
-    """Write text files beside the images of this part of the job; return the exit status."""
+    """Write caption text files beside the images of this shard; return the exit status."""
     from hf_captioners.captioning import sidecars
     from hf_captioners.captioning.batches import caption_into_file, job_settings
     from hf_captioners.captioning.caption_files import seed_of_interrupted
 
     ending, mode = args.sidecar, mode_of(args)
     typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
-    faults = sidecars.check_sidecars(found, ending, typed)
+    faults = sidecars.check_sidecars(paths, ending, typed)
     usable = [image for image in images if image not in faults]
     unusable = [faults[image] for image in images if image in faults]
     folder = typed[0]
-    plan = None if is_resumed(args, folder, mode) else agreed_plan(args, usable, mode, typed)
+    plan = None if is_resumed(args, folder, mode) else confirmed_plan(args, usable, mode, typed)
     if plan is not None and not plan.images:
         print(f"There is nothing to caption.{left_out(plan, mode)}", file=sys.stderr)
         return report([], args.allow_skipped, unusable)
@@ -522,31 +522,31 @@ def caption_beside(
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
         if plan is None:
-            plan = agreed_plan(args, [image for image in usable if image not in files.done], mode, typed)
+            plan = confirmed_plan(args, [image for image in usable if image not in files.done], mode, typed)
         files.replaceable = plan.replaceable
         chosen = files.done.union(plan.images)
         images = [image for image in usable if image in chosen]  # in the batches of an undisturbed job
-        with tells_what_is_written(lambda: written(files, len(images), folder)):
+        with note_at_interruption(lambda: written(files, len(images), folder)):
             unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
     print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{left_out(plan, mode)}", file=sys.stderr)
     return report(unreadable, args.allow_skipped, unusable)
 
 
-def name_files_left_out(inputs: Sequence[str]) -> None:
-    """Print how many files of folders are no images by their names, and which endings are read."""
-    from hf_captioners.captioning.image_list import files_left_out, read_endings
+def report_ignored_files(inputs: Sequence[str]) -> None:
+    """Print how many files in folders are not images by their names, and which endings are read."""
+    from hf_captioners.captioning.image_list import ignored_files, read_endings
     from hf_captioners.output_files import printable
 
-    others = files_left_out(inputs)
-    for ending, paths in others.items():
+    ignored = ignored_files(inputs)
+    for ending, paths in ignored.items():
         kind = f"that end with {ending}" if ending else "without an ending"
         print(f"left out: {len(paths):,} file(s) {printable(kind)}, such as {printable(paths[0])}", file=sys.stderr)
-    if others:
+    if ignored:
         print(f"Images have the endings {read_endings()}.", file=sys.stderr)
 
 
 def report(unreadable: "Sequence[UnreadableImage]", allow_skipped: bool = False, unusable: Sequence[str] = ()) -> int:
-    """Print images that cannot be read, and those that cannot have a text file; return the exit status."""
+    """Print unreadable images and those without a possible text file; return the exit status."""
     from hf_captioners.captioning.batches import is_doubtful
     from hf_captioners.output_files import printable
 

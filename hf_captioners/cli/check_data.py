@@ -1,4 +1,4 @@
-"""`hf-captioners check-data DIR`: check a data set and report wrong rows."""
+"""`hf-captioners check-data DIR`: check a data set and report bad rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def severity(problem: Problem) -> int:
-    """Return the place of a problem in the list: what stops loading, what costs rows, then what is only unused."""
+    """Return the sort key of a problem: errors that stop loading first, then dropped rows, then warnings."""
     order = (
         *("unreadable table", "mixed types", "malformed row", "missing image", "unreadable image"),
         *("missing caption", "image in two splits"),

@@ -72,6 +72,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(keys: list[str]) -> str:
-    """Return each form of the keys once, with their indices replaced by `*`."""
+    """Return each pattern of state dict keys once, with indices replaced by `*`."""
     forms = {".".join("*" if part.isdigit() else part for part in key.split(".")) for key in keys}
     return ", ".join(sorted(forms))

@@ -1,4 +1,4 @@
-"""`hf-captioners train --folds N`: cross-validation before the training on all images."""
+"""`hf-captioners train --folds N`: cross-validation, followed by training on all images."""
 
 import json
 import math
@@ -22,7 +22,7 @@ NOT_OF_PARTS = ("test_split", "push_to_hub", "hub_model_id")
 
 
 class CrossValidation:
-    """A captioner for each part of the images, trained on the others, and its captions of the part.
+    """Cross-validation: for each part of the images, a captioner trained on the other parts captions the part.
 
     Each part's captions are written to `OUTPUT_DIR/cross_validation`, and its captioner is removed then. A run that is
     interrupted goes on with the part that was being trained.
@@ -65,7 +65,7 @@ class CrossValidation:
         self.done = 0
 
     def run(self, callbacks: Sequence[Any], reproduces: Any = None) -> "TrainingResult":
-        """Train on the others and caption each part; then train on all images.
+        """Train and caption for each part, then train on all images.
 
         Args:
             callbacks: of each trainer.
@@ -104,7 +104,7 @@ class CrossValidation:
         return train_captioner(*self.arguments, resume=self.resume, **further)
 
     def _caption(self, source: str, names: set[str], file: Path) -> None:
-        """Write the captions of some images by a captioner."""
+        """Caption images with a captioner and write the captions to a file."""
         from hf_captioners.output_files import write_text
 
         places = [place for place, name in enumerate(self.scored["image_id"]) if name in names]
@@ -123,7 +123,7 @@ class CrossValidation:
         return system_of(source, rows, training.per_device_eval_batch_size, options, **loading)
 
     def report(self) -> str:
-        """Compute the figures, write them and a page of captions, and return lines about them."""
+        """Compute the metrics, write them and a page of captions, and return lines for printing."""
         from hf_captioners.captioning.comparison import Comparison, System
         from hf_captioners.captioning.scoring import MetricSettings
         from hf_captioners.metrics.caption_files import CaptionTable, match_captions
@@ -156,15 +156,15 @@ class CrossValidation:
 
 
 def left(parts: int, seconds: float) -> str:
-    """Return a sentence about the trainings that are left, the one on all images included."""
+    """Return a sentence about the remaining training runs and their time."""
     from hf_captioners.work_progress import duration
 
-    others = f"{parts} more part{'' if parts == 1 else 's'} and the training" if parts else "The training"
-    return f"{others} on all images: about {duration(seconds)}."
+    subject = f"{parts} more part{'' if parts == 1 else 's'} and the training" if parts else "The training"
+    return f"{subject} on all images: about {duration(seconds)}."
 
 
 def offer(result: "TrainingResult", images: int, seconds: float) -> str | None:
-    """Return a line that offers a cross-validation after a training; None if there are enough images for a verdict.
+    """Return a suggestion to cross-validate after training on few images; None if there are enough images.
 
     Args:
         result: the training.
@@ -184,5 +184,5 @@ def offer(result: "TrainingResult", images: int, seconds: float) -> str | None:
     cost = f"{DEFAULT_FOLDS}-fold cross-validation: {DEFAULT_FOLDS + 1} trainings"
     if not result.had_finished and result.resumed_from is None:
         cost += f", about {duration((DEFAULT_FOLDS + 1) * seconds)}; this one took {duration(seconds)}"
-    typed = f"--folds {DEFAULT_FOLDS} --output_dir {arguments.output_dir}_folds{more}"
-    return f"For figures on all {images:,} images, repeat the command with {typed} ({cost})."
+    flags = f"--folds {DEFAULT_FOLDS} --output_dir {arguments.output_dir}_folds{more}"
+    return f"For figures on all {images:,} images, repeat the command with {flags} ({cost})."

@@ -1,4 +1,4 @@
-"""Messages about data on the command line: options of data sets as flags, in errors, reports and logs."""
+"""Command line wording of data messages: options of data sets become flags."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ READERS_MODULE = "hf_captioners.data.loading"
 
 
 def option_flags() -> dict[str, str]:
-    """Return what to type for the options of data sets, by their names: `--data_options file_column=`.
+    """Return the flag of each data set option: `--data_options file_column=`.
 
     Only of readers that are imported, since others have said nothing: a mistake in a flag imports none.
     """
@@ -23,7 +23,7 @@ def option_flags() -> dict[str, str]:
 
 
 def with_option_flags(text: str, flags: Mapping[str, str] | None = None) -> str:
-    """Return a message about data with flags in place of options of data sets, and advice for the command line.
+    """Rewrite a message about data for the command line: options become flags.
 
     Args:
         text: the message.
@@ -35,7 +35,7 @@ def with_option_flags(text: str, flags: Mapping[str, str] | None = None) -> str:
 
 
 class FlagFormatter(logging.Formatter):
-    """Formatter of the package's log, with flags in place of parameters.
+    """Log formatter that writes flags in place of parameter names.
 
     Args:
         flags: see `with_option_flags`.
@@ -46,12 +46,12 @@ class FlagFormatter(logging.Formatter):
         self.flags = flags
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message of a record."""
+        """Return the text of a log record."""
         return with_option_flags(super().format(record), self.flags)
 
 
 def log_with_flags(flags: Mapping[str, str]) -> None:
-    """Print the package's warnings on stderr as the command line words them."""
+    """Print the package's warnings on stderr, with flags in place of parameter names."""
     handler = logging.StreamHandler()
     handler.setFormatter(FlagFormatter(flags))
     logger = logging.getLogger(LOGGER)

@@ -1,4 +1,4 @@
-"""`hf-captioners demo`: pretraining, fine-tuning and evaluation on drawn images, and a page of the results."""
+"""`hf-captioners demo`: pretraining, fine-tuning and evaluation on drawn images, with a results page."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demonstration; 1 if one of its claims does not hold."""
+    """Run the demonstration; return 1 if one of its claims does not hold."""
     from hf_captioners.demo.running import run_demo
     from hf_captioners.output_files import require_writable_folder
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Download what is missing; 1 if some images cannot be downloaded."""
+    """Download all missing images; return 1 if some cannot be downloaded."""
     check_path("data_dir", args.data_dir, folder=True)
 
     from hf_captioners.data.conceptual_captions import images_to_fetch
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
         workers=args.workers, timeout=args.timeout, retries=args.retries, max_bytes=args.max_bytes
     )
     malformed = DataReport()
-    wanted = images_to_fetch(args.data_dir, args.split, report=malformed)
+    images = images_to_fetch(args.data_dir, args.split, report=malformed)
     require_writable_folder(folder)
-    report = download_images(wanted, folder, settings, args.retry_failed)
+    report = download_images(images, folder, settings, args.retry_failed)
     for problem in malformed.problems[:SHOWN_FAILURES]:
         print(f"not downloaded: {printable(str(problem))}", file=sys.stderr)
     for name, outcome in report.failed.items():

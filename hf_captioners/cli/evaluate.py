@@ -80,14 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_strict_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that makes images that cannot be read part of the exit status."""
+    """Add the flag `--strict`: unreadable images cause exit status 1."""
     parser.add_argument(
         "--strict", action="store_true", help="exit status 1 if images were left out because they cannot be read"
     )
 
 
 def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
-    """Print the rows that were left out because of their images; return 1 if there are any and `strict` is set."""
+    """Print rows dropped because of unreadable images; return 1 if there are any and `strict` is set."""
     for problem in problems[:SHOWN]:
         print(f"left out: {problem}", file=sys.stderr)
     if len(problems) > SHOWN:
@@ -98,7 +98,7 @@ def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
 
 
 def check_comparison(args: argparse.Namespace) -> None:
-    """Check the arguments of a comparison.
+    """Check the arguments for comparing captioners.
 
     Raises:
         ValueError: they do not go together, or name a captioner twice.
@@ -123,12 +123,12 @@ def check_comparison(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[str, Any]) -> int:
-    """Compare the captioner with others, and write the files that were asked for."""
+    """Compare the captioner with others, and write the requested files."""
     from hf_captioners.captioning.comparison import Comparison, system_of, without_trained
     from hf_captioners.output_files import as_json, write_text
 
     first = SEPARATOR.join(args.model)
-    rows, known = without_trained([first, *args.against], rows)
+    rows, notes = without_trained([first, *args.against], rows)
     names = ("device", "dtype", "trust_remote_code", "packed_weights", "device_map")
     loading = {name: getattr(args, name) for name in names}
     systems = [
@@ -136,7 +136,7 @@ def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[st
         for source, weights in [(first, args.weights), *((source, None) for source in args.against)]
     ]
     for system in systems:
-        system.training = known[system.name]
+        system.training = notes[system.name]
     comparison = Comparison(systems, settings)
     figures = as_json(comparison.figures)
     print(figures if args.format == "json" else comparison.table())
@@ -148,7 +148,7 @@ def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[st
 
 
 def run(args: argparse.Namespace) -> int:
-    """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
+    """Caption and score; return 1 if images lack references or, with `--strict`, are unreadable."""
     args.model = models_of_ensemble([args.model, *args.more_models], args.ensemble)
     check_comparison(args)
     options = data_options_of(args)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the drawings and print the captions."""
+    """Write the attention figures and print the captions."""
     for image in args.images:
         check_path("image", image)
     check_model_and_device(args.model)
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def output_of(typed: str | None, images: int) -> tuple[Path, str]:
-    """Return the file or folder of the output, and the kind of file; `""` for a folder.
+    """Return the output file or folder and the file format; `""` for a folder.
 
     Raises:
         ValueError: the ending is unknown, or one drawing is named for several images.
@@ -124,7 +124,7 @@ def output_of(typed: str | None, images: int) -> tuple[Path, str]:
 
 
 def names_of(images: list[str], output: Path, method: str) -> list[dict[str, Path]]:
-    """Return the files of each image by the kind of drawing: `method`, `"graph"` and `"attributes"`.
+    """Return the output files of each image by kind of figure: `method`, `"graph"` and `"attributes"`.
 
     Raises:
         ValueError: two images have one name, so that their drawings would be one file.
@@ -135,7 +135,7 @@ def names_of(images: list[str], output: Path, method: str) -> list[dict[str, Pat
             stem, ending, folder = output.stem.removesuffix(f".{method}"), output.suffix, output.parent
         else:
             stem, ending, folder = image.stem, ".png", output
-        names.append({one: folder / f"{stem}.{one}{ending}" for one in (method, "graph", "attributes")})
+        names.append({kind: folder / f"{stem}.{kind}{ending}" for kind in (method, "graph", "attributes")})
     if output.suffix and not output.is_dir():
         names[0][method] = output
         return names
@@ -147,7 +147,7 @@ def names_of(images: list[str], output: Path, method: str) -> list[dict[str, Pat
 
 
 def figures(explanation: Any, paths: dict[str, Path]) -> Iterator[tuple[Path, Any]]:
-    """Yield the figures that an explanation has, with their files."""
+    """Yield the figures available in an explanation, with their output files."""
     from hf_captioners.explain.attributes import draw_attributes
     from hf_captioners.explain.drawing import draw_attention
     from hf_captioners.explain.graph import draw_graph

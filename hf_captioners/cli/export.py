@@ -1,4 +1,4 @@
-"""`hf-captioners export`: export a captioner to a folder that runs without torch."""
+"""`hf-captioners export`: export a captioner to a folder that needs no torch."""
 
 import argparse
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export the captioner, compare it, and print what was written."""
+    """Export the captioner, compare it with the original, and print the written files."""
     check_source("MODEL", args.model)
 
     from hf_captioners.onnx import export_captioner

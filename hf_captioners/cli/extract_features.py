@@ -1,4 +1,4 @@
-"""`hf-captioners extract-features`: compute the region features of a data set once and store them.
+"""`hf-captioners extract-features`: compute and store the region features of a data set.
 
 Several processes (`accelerate launch -m hf_captioners.cli extract-features ...`) share the images of a split. Each
 writes shards of its own and resumes by itself after an interruption.
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compute the features that are missing; 1 if some images cannot be read."""
+    """Compute all missing features; return 1 if some images are unreadable."""
     options = data_options_of(args)
     check_path("data_dir", args.data_dir, folder=args.dataset != "caption_folder")
     for name in ("detector", "vision_model"):
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def unread_images(report: "DataReport") -> list[str]:
-    """Return the rows that loading left out because they name no image or one that cannot be read."""
+    """Return the rows that were dropped because of missing or unreadable images."""
     from hf_captioners.data.report import ProblemKind
 
     kinds = (ProblemKind.MISSING_IMAGE, ProblemKind.UNREADABLE_IMAGE, ProblemKind.MALFORMED_ROW)
@@ -132,7 +132,7 @@ def unread_images(report: "DataReport") -> list[str]:
 
 
 def _report(skipped: list[str], allow_skipped: bool) -> int:
-    """Print what was not extracted; return the exit status."""
+    """Print the images without features; return the exit status."""
     from hf_captioners.output_files import printable
 
     for reason in skipped:

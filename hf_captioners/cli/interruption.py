@@ -1,4 +1,4 @@
-"""Interruptions of a command: Ctrl-C, SIGTERM (of a queue or a shutdown) and SIGHUP (a closed terminal)."""
+"""Interruption of commands: Ctrl-C, SIGTERM (job queue, shutdown) and SIGHUP (closed terminal)."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ SIGNALS = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """Interruption by a signal other than that of Ctrl-C.
+    """Raised at signals other than Ctrl-C.
 
     Args:
         number: of the signal.
@@ -25,7 +25,7 @@ class SignalInterrupt(KeyboardInterrupt):
 
 
 def raise_at_signals() -> None:
-    """Let signals that end a process raise `SignalInterrupt`; those that the caller ignores (`nohup`) stay ignored."""
+    """Raise `SignalInterrupt` at terminating signals; ignored signals (`nohup`) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         return
     process = os.getpid()
@@ -44,7 +44,7 @@ def raise_at_signals() -> None:
 
 @contextmanager
 def deferred(take: Callable[[KeyboardInterrupt], bool]) -> Iterator[None]:
-    """Give interruptions to a function, and raise those that it does not take.
+    """Context manager: pass interruptions to a function; raise those that it declines.
 
     Args:
         take: receives an interruption; returns whether something will raise it later.
@@ -76,8 +76,8 @@ def deferred(take: Callable[[KeyboardInterrupt], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def tells_what_is_written(sentence: Callable[[], str]) -> Iterator[None]:
-    """Add what a job has written to an interruption; the job goes on with `--resume`.
+def note_at_interruption(sentence: Callable[[], str]) -> Iterator[None]:
+    """Context manager that adds a job's progress to an interruption, for `--resume`.
 
     Args:
         sentence: returns it.
@@ -90,7 +90,7 @@ def tells_what_is_written(sentence: Callable[[], str]) -> Iterator[None]:
 
 
 def report_interruption(interruption: KeyboardInterrupt, argv: Sequence[str]) -> int:
-    """Print what is written and the command that goes on; return the exit status.
+    """Print the progress of an interrupted command and the command to resume; return the exit status.
 
     Args:
         interruption: its notes say what is written; without notes the command cannot be resumed.
@@ -106,12 +106,12 @@ def report_interruption(interruption: KeyboardInterrupt, argv: Sequence[str]) ->
 
 
 def resume_command(argv: Sequence[str]) -> str:
-    """Return the command that resumes a job from what it has written last, as it is typed in a shell."""
-    words, typed = list[str](), iter(argv)
-    for word in typed:
+    """Return the shell command that resumes a job."""
+    words, remaining = list[str](), iter(argv)
+    for word in remaining:
         name, _, value = word.replace("-", "_").partition("=")
         if name != "__resume_from_checkpoint":
             words.append(word)
         elif not value:
-            next(typed, None)
+            next(remaining, None)
     return shlex.join(["hf-captioners", *words, *([] if "--resume" in words else ["--resume"])])

@@ -1,4 +1,4 @@
-"""Memory that the command line keeps instead of giving it back to the operating system.
+"""Memory settings of the command line: freed memory is kept for later allocations.
 
 glibc maps large buffers anew for every operation and unmaps them afterwards, so the kernel clears the same pages again
 and again: with batches of images this takes as much time as the model itself. `HF_CAPTIONERS_KEEP_MEMORY=0` keeps
@@ -16,7 +16,7 @@ FREE_KEPT = 2**31 - 1  # bytes of free memory at the end of the heap; the larges
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed buffers for later ones; return whether it does.
+    """Make glibc keep freed memory for later allocations; return whether it does.
 
     Settings of the environment (`MALLOC_...`, `GLIBC_TUNABLES`) are left as they are. Other C libraries have no such
     settings, or need none.

@@ -1,4 +1,4 @@
-"""The parser of every command: a mistake is told in one line with the nearest name, without a wall of usage."""
+"""Command line parser: reports a mistake on one line with the nearest valid name."""
 
 import argparse
 import math
@@ -62,7 +62,7 @@ PARAMETER = re.compile(r"(?<!Did you mean )`(\w+)(?:=([^`\s]*))?`")
 
 
 def with_dashes(text: str, flags: Mapping[str, str], of_files: bool = False) -> str:
-    """Return a message of the library with flags in place of its parameters: `batch_size=8` becomes `--batch_size 8`.
+    """Replace parameters by flags in a library message: `batch_size=8` becomes `--batch_size 8`.
 
     Args:
         text: the message; names of parameters stand in backticks.
@@ -73,19 +73,19 @@ def with_dashes(text: str, flags: Mapping[str, str], of_files: bool = False) -> 
     if not of_files and AT_LINE.match(text):  # of a file, whose keys are no flags
         return text
 
-    def replaced(found: re.Match[str]) -> str:
-        flag = flags.get(found[1])
+    def replaced(match: re.Match[str]) -> str:
+        flag = flags.get(match[1])
         if flag is None:
-            return found[0]
+            return match[0]
         if flag.endswith("="):
-            return f"`{flag}{'...' if found[2] is None else found[2]}`"
-        return f"`{flag}`" if found[2] is None else f"`{flag} {found[2]}`"
+            return f"`{flag}{'...' if match[2] is None else match[2]}`"
+        return f"`{flag}`" if match[2] is None else f"`{flag} {match[2]}`"
 
     return PARAMETER.sub(replaced, text)
 
 
 def positive(text: str) -> int:
-    """Read a whole number from 1.
+    """Parse a positive integer.
 
     Raises:
         ValueError: it is none.
@@ -100,7 +100,7 @@ EXPECTED = {int: "a whole number", float: "a number", positive: "a whole number,
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command.
+    """Argument parser of a command.
 
     Flags may be typed with dashes instead of underscores.
 
@@ -118,7 +118,7 @@ class CommandParser(argparse.ArgumentParser):
             self.add_argument("--help_all", action=_HelpAll, nargs=0, default=missing, help="show all flags and exit")
 
     def flags(self) -> dict[str, str]:
-        """Return the flags of a command and of its subcommands, by the names of their values."""
+        """Return the flags of a command and its subcommands by destination name."""
         flags: dict[str, str] = {}
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -138,32 +138,32 @@ class CommandParser(argparse.ArgumentParser):
         formatter.add_text(self.description)
         for title, names in self.few.items():
             formatter.start_section(title)
-            of_name = {one.dest: one for one in reversed(self._actions)}
+            of_name = {action.dest: action for action in reversed(self._actions)}
             formatter.add_arguments([of_name[name] for name in names])
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and end with status 2."""
+        """Print an error on one line and exit with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as `argparse` does, after a check of all flags: argparse would first report what is missing."""
+        """Check the names of all flags first, then parse as `argparse` does."""
         if args is not None and not any(isinstance(one, argparse._SubParsersAction) for one in self._actions):
-            args = self._with_free_values(self._with_known_flags(list(args)))
+            args = self._with_free_values(self._with_valid_flags(list(args)))
         return super().parse_known_args(args, namespace)
 
-    def _with_known_flags(self, args: list[str]) -> list[str]:
-        typed: list[str] = []
+    def _with_valid_flags(self, args: list[str]) -> list[str]:
+        checked: list[str] = []
         for place, text in enumerate(args):
             if text == "--" or (self._takes_rest() and not FLAG.fullmatch(text)):
-                return [*typed, *args[place:]]
-            typed.append(self._with_known_name(text) if FLAG.fullmatch(text) else text)
-        return typed
+                return [*checked, *args[place:]]
+            checked.append(self._with_valid_name(text) if FLAG.fullmatch(text) else text)
+        return checked
 
     def _with_free_values(self, args: list[str]) -> list[str]:
-        """Move the last values of a list to the end where positional arguments would lack: `--metrics bleu a b`."""
+        """Move the last values of a list flag to missing positional arguments: `--metrics bleu a b`."""
         if "--" in args or self._takes_rest():
             return args
         lacking = sum(action.nargs in (None, "+") for action in self._get_positional_actions())
@@ -186,19 +186,19 @@ class CommandParser(argparse.ArgumentParser):
     def _takes_rest(self) -> bool:
         return any(one.nargs == argparse.REMAINDER for one in self._actions)
 
-    def _with_known_name(self, text: str) -> str:
+    def _with_valid_name(self, text: str) -> str:
         name, sign, value = text.partition("=")
-        for known in (name, name.replace("-", "_").replace("__", "--", 1)):
-            if known in self._option_string_actions:
-                return known + sign + value
+        for spelling in (name, name.replace("-", "_").replace("__", "--", 1)):
+            if spelling in self._option_string_actions:
+                return spelling + sign + value
         self.error(f"There is no flag `{name}`.{self._hint(name.lstrip('-'))}")
 
     def _hint(self, name: str) -> str:
         flags = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        others = [one for one in OTHER_NAMES.get(name.replace("-", "_"), ()) if one in flags]
+        synonyms = [synonym for synonym in OTHER_NAMES.get(name.replace("-", "_"), ()) if synonym in flags]
         shown = [flag for names in (self.few or {}).values() for flag in names]
-        other = next((one for one in others if one in shown), next(iter(others), None))
-        near = other or nearest_name(name, flags)
+        synonym = next((synonym for synonym in synonyms if synonym in shown), next(iter(synonyms), None))
+        near = synonym or nearest_name(name, flags)
         return f" `{self.prog} --help` lists them." if near is None else f" Did you mean `--{near}`?"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -222,22 +222,22 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, reason) from error
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all arguments; what is left over is an error."""
-        parsed, rest = self.parse_known_args(args, namespace)
-        if rest:
-            self.error(f"{' '.join(map(repr, rest))} is not expected here. See `{self.prog} --help`.")
+        """Parse all arguments; unknown arguments are an error."""
+        parsed, remaining = self.parse_known_args(args, namespace)
+        if remaining:
+            self.error(f"{' '.join(map(repr, remaining))} is not expected here. See `{self.prog} --help`.")
         return parsed
 
 
 def values_of(action: argparse.Action) -> float:
-    """Return how many values a flag takes at most."""
+    """Return the maximum number of values of a flag."""
     if isinstance(action.nargs, int):
         return action.nargs
     return math.inf if action.nargs in ("+", "*") else 1
 
 
 class _HelpAll(argparse.Action):
-    """Print the help of all flags and exit."""
+    """Action that prints the help of all flags and exits."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         parser.few = None
@@ -248,12 +248,12 @@ class _HelpAll(argparse.Action):
 def add_data_options_argument(
     parser: argparse.ArgumentParser, help: str = "options of the data set, for example image_dir=photos"
 ) -> None:
-    """Add the argument of a data set's own options, which may be typed several times; see `data_options_of`."""
+    """Add the repeatable argument `--data_options`, see `data_options_of`."""
     parser.add_argument("--data_options", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help=help)
 
 
 def add_links_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of symbolic links in folders of data."""
+    """Add the argument that allows symbolic links in data folders."""
     parser.add_argument(
         "--follow_links",
         action="store_true",
@@ -262,7 +262,7 @@ def add_links_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def data_options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the data set from `--data_options` and `--follow_links`.
+    """Return the data set options from `--data_options` and `--follow_links`.
 
     Raises:
         ValueError: an option is not of the form NAME=VALUE, or typed twice.
@@ -272,7 +272,7 @@ def data_options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_allow_code(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that allows recipes to name code, see `Recipe.load`."""
+    """Add the flag that allows recipes to import code, see `Recipe.load`."""
     parser.add_argument(
         "--allow_code",
         action="store_true",

@@ -1,4 +1,4 @@
-"""Checks of typed paths and devices, before anything heavy is imported. The library checks everything else."""
+"""Checks of paths and devices in arguments, before heavy imports; the library checks the rest."""
 
 import os
 import re
@@ -73,20 +73,20 @@ def check_source(name: str, source: str | None) -> None:
 
 
 def check_model_and_device(model: str | Sequence[str] | None, device: str | None = None) -> None:
-    """Check one captioner or several ones, see `check_source`, and a device."""
+    """Check the existence of one or several captioners, see `check_source`, and of a device."""
     for source in [model] if isinstance(model, str) else model or ():
         check_source("model", source)
     check_device(device)
 
 
 def check_device(name: str | None) -> None:
-    """Check the name of a device, and that there is one; this imports torch unless it is the CPU."""
+    """Check a device's name and presence; imports torch unless the device is the CPU."""
     if name is None:
         return
     kind, _, index = name.partition(":")
     if kind not in DEVICES or not re.fullmatch(rf"{kind}(:\d+)?", name):
-        known = did_you_mean(kind, ("cpu", "cuda", "mps", "xpu"))
-        raise ValueError(f"`device` is {name!r}, expected cpu, cuda, cuda:N or mps, for example.{known}")
+        advice = did_you_mean(kind, ("cpu", "cuda", "mps", "xpu"))
+        raise ValueError(f"`device` is {name!r}, expected cpu, cuda, cuda:N or mps, for example.{advice}")
     if kind == "cpu":
         return
     import torch
@@ -94,12 +94,12 @@ def check_device(name: str | None) -> None:
     module = getattr(torch, kind, None)
     count = module.device_count() if module is not None and module.is_available() else 0
     if int(index or 0) >= count:
-        there = f"torch finds {count:,} of its kind" if count else "torch finds no such device here"
-        raise ValueError(f"`device` is {name!r}, and {there}. Leave it out, or pass `device=cpu`.")
+        available = f"torch finds {count:,} of its kind" if count else "torch finds no such device here"
+        raise ValueError(f"`device` is {name!r}, and {available}. Leave it out, or pass `device=cpu`.")
 
 
 def check_training_paths(values: Mapping[str, Any]) -> None:
-    """Check the paths and checkpoints among the arguments of a training run."""
+    """Check the paths and checkpoints in the arguments of a training run."""
     is_named = values.get("dataset") not in (None, "caption_folder")
     for name in ("train_dir", "data_dir", "validation_dir"):
         check_path(name, values.get(name), folder=is_named)

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Push and print the addresses."""
+    """Push and print the URLs."""
     if not is_default(args.directory):
         check_path("DIR", args.directory, folder=True)
     check_source("DIR", args.directory)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def push(args: argparse.Namespace, directory: str) -> None:
-    """Push a complete checkpoint, and a Space if one was asked for."""
+    """Push a complete checkpoint, and a Space if requested."""
     from hf_captioners.hub.pushing import MESSAGE, explain_hub_errors, push_checkpoint
     from hf_captioners.hub.serving import push_space, require_servable
 

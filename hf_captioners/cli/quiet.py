@@ -1,4 +1,4 @@
-"""Fewer lines of libraries around those of a command; `--verbose` shows all."""
+"""Silence third-party logging and progress bars, unless `--verbose` is set."""
 
 import os
 import warnings
@@ -13,7 +13,7 @@ WARNINGS = (".*pin_memory.*", ".*max_length.*", ".*lr_scheduler.step.*")
 
 
 def silence_libraries() -> None:
-    """Silence logs and progress bars of libraries by environment variables, where unset, and known warnings."""
+    """Silence libraries by environment variables, unless the user has set them, and filter known warnings."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     for message in WARNINGS:

@@ -1,4 +1,4 @@
-"""`hf-captioners reproduce`: run the recipes of a published table with several seeds and compare with the paper."""
+"""`hf-captioners reproduce`: run the recipes of a published table with several seeds, compare with the paper."""
 
 import argparse
 import shlex
@@ -17,8 +17,8 @@ FEW = {
     "which runs": ("paper", "table", "row", "regime", "seeds", "recipes"),
     "with what": ("data_dir", "features", "settings", "output_dir", "launcher", "dry_run", "help_all", "help"),
 }
-OWN = {"paper", "table", "row", "regime", "recipes", "seeds", "launcher", "dry_run", "settings", "output_dir", "seed"}
-OWN |= {"allow_code"}
+COMMAND_FLAGS = {"paper", "table", "row", "regime", "recipes", "seeds", "launcher", "dry_run", "settings"}
+COMMAND_FLAGS |= {"output_dir", "seed", "allow_code"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Execute what is not done and print the table; 1 if a run failed."""
+    """Run all unfinished recipes and print the table; return 1 if a run failed."""
     from hf_captioners.reproduce.runs import FAILED, Run, find_recipes, plan_runs
 
     settings = [Recipe.load(path, args.allow_code).arguments for path in args.settings]
-    overrides = merge_arguments(*settings, {name: value for name, value in vars(args).items() if name not in OWN})
+    chosen = {name: value for name, value in vars(args).items() if name not in COMMAND_FLAGS}
+    overrides = merge_arguments(*settings, chosen)
     output = Path(getattr(args, "output_dir", None) or Path("runs", "reproduce", args.paper))
     recipes = find_recipes(args.recipes, args.paper, args.table, args.row, args.allow_code)
     runs = plan_runs(recipes, output, args.regime, args.seeds)

@@ -1,4 +1,4 @@
-"""`hf-captioners review`: a local page on which captions of a folder are corrected and kept."""
+"""`hf-captioners review`: local page for correcting and keeping the captions of a folder."""
 
 import argparse
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until it is interrupted."""
+    """Serve the page until interrupted."""
     if not 0 <= args.port < 2**16:
         raise ValueError(f"`--port` is {args.port}, expected a number from 0 to 65535.")
     options = data_options_of(args)

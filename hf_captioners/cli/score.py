@@ -1,4 +1,4 @@
-"""`hf-captioners score`: metrics of a file of captions."""
+"""`hf-captioners score`: metrics of a caption file."""
 
 import argparse
 import sys
@@ -72,7 +72,7 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def metric_settings(args: argparse.Namespace) -> "MetricSettings":
-    """Read the metric arguments, and check before any work that files can be read and written.
+    """Return the metric settings in the arguments, after checks that files can be read and written.
 
     Raises:
         ValueError: a metric is unknown, or `earlier_scores` holds no metrics.
@@ -104,7 +104,7 @@ def metric_settings(args: argparse.Namespace) -> "MetricSettings":
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score; 1 if images were left out because one of the files lacks them."""
+    """Score the captions; return 1 if images are missing in one of the files."""
     for name in ("predictions", "references"):
         check_path(name, getattr(args, name))
     check_path("baseline", args.baseline)
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report(scores: "Scores", args: argparse.Namespace) -> int:
-    """Print the metrics and write the files that were asked for; return the exit status."""
+    """Print the metrics and write the requested files; return the exit status."""
     if args.earlier_scores:
         add_earlier(scores.metrics, args.earlier_scores)
     print(as_json(scores.metrics) if args.format == "json" else table(scores.metrics))
@@ -168,7 +168,7 @@ def table(metrics: Mapping[str, Any]) -> str:
 
 
 def verdict(result: Mapping[str, Any]) -> str:
-    """Return a comparison as a line of text."""
+    """Return a comparison of two systems as one line of text."""
     text = "significant" if result["significant"] else "not significant"
     interval = f"95 % interval {result['low']:+.4f} to {result['high']:+.4f}"
     return f"{result['difference']:+9.4f}  {interval}, p = {result['p_value']:.4f}: {text}"

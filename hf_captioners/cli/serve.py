@@ -1,4 +1,4 @@
-"""`hf-captioners serve`: captions over HTTP."""
+"""`hf-captioners serve`: HTTP server for captions."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ EXAMPLES = """example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of model, address, limits and generation."""
+    """Add the arguments of model, address, limits and decoding."""
     parser.add_argument(
         "model",
         nargs="?",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the process is ended."""
+    """Serve until the process is terminated."""
     check_model_and_device(args.model, args.device)
     if not 0 <= args.port <= 65535:
         raise ValueError(f"`--port` is {args.port}, expected 0 to 65535.")
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def captioner_name(args: argparse.Namespace) -> str:
-    """Return the name of the captioner without the folders above it."""
+    """Return the captioner's name without parent folders."""
     from hf_captioners.default_model import default_model, is_default
 
     if is_default(args.model):
@@ -110,7 +110,7 @@ def captioner_name(args: argparse.Namespace) -> str:
 
 
 def name_captioner(args: argparse.Namespace, pipeline: Any) -> None:
-    """Print which captioner was loaded, unless loading the default one has."""
+    """Print the name of the loaded captioner, unless it is the default one, which is printed at loading."""
     from hf_captioners.default_model import is_default
 
     if is_default(args.model):
@@ -122,6 +122,6 @@ def name_captioner(args: argparse.Namespace, pipeline: Any) -> None:
 
 
 def print_address(text: str) -> None:
-    """Print the address of the server from the message of aiohttp."""
+    """Extract and print the server's address from aiohttp's message."""
     address = text.partition("\n")[0].strip("= ")
     print(f"{address}\nOpen it in a browser to try it. Ctrl+C ends it.", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The text files of `hf-captioners caption --sidecar`: what is done, asked and reported."""
+"""Caption text files (`--sidecar`) on the command line: arguments, confirmation and reports."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ SHOWN = 10  # text files that are named one by one
 
 
 def add_sidecar_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of text files that exist."""
+    """Add the arguments for existing text files."""
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
     for name, text in (
@@ -31,17 +31,17 @@ def add_sidecar_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def agreed_plan(args: argparse.Namespace, images: list[str], mode: str, typed: list[Path]) -> "SidecarPlan":
-    """Return which images are captioned, with the agreement of a person where that replaces words of people."""
+def confirmed_plan(args: argparse.Namespace, images: list[str], mode: str, typed: list[Path]) -> "SidecarPlan":
+    """Return the plan of images to caption, after the user agrees to replace human-written texts."""
     from hf_captioners.captioning.sidecar_plan import plan_sidecars
 
     plan = plan_sidecars(images, args.sidecar, mode, typed)
-    agree_to_replace(plan, args.yes)
+    confirm_replacement(plan, args.yes)
     return plan
 
 
 def mode_of(args: argparse.Namespace) -> str:
-    """Return what is done with text files that exist, see `SidecarFiles`.
+    """Return the mode for existing text files, see `SidecarFiles`.
 
     Raises:
         ValueError: `--yes` was typed without `--overwrite`.
@@ -54,7 +54,7 @@ def mode_of(args: argparse.Namespace) -> str:
 
 
 def is_resumed(args: argparse.Namespace, folder: Path, mode: str) -> bool:
-    """Return whether an interrupted job is resumed.
+    """Return whether an interrupted job is to be resumed.
 
     Raises:
         ValueError: there is none, and a job that had finished would add its captions again.
@@ -70,8 +70,8 @@ def is_resumed(args: argparse.Namespace, folder: Path, mode: str) -> bool:
     return bool(resumed)
 
 
-def agree_to_replace(plan: "SidecarPlan", agreed: bool) -> None:
-    """Name the text files of people that would be replaced, and ask for agreement in a terminal.
+def confirm_replacement(plan: "SidecarPlan", agreed: bool) -> None:
+    """List human-written text files to be replaced, and ask for confirmation in a terminal.
 
     Raises:
         ValueError: there are some, nothing was agreed, and there is no terminal or the answer is no.
@@ -93,7 +93,7 @@ def agree_to_replace(plan: "SidecarPlan", agreed: bool) -> None:
 
 
 def left_out(plan: "SidecarPlan", mode: str) -> str:
-    """Return sentences about the images that were left out."""
+    """Return sentences about skipped images."""
     from hf_captioners.captioning.sidecars import SKIP
 
     kept = f" {len(plan.kept):,} image(s) were reviewed already, see metadata.jsonl." if plan.kept else ""
@@ -104,5 +104,5 @@ def left_out(plan: "SidecarPlan", mode: str) -> str:
 
 
 def written(files: "SidecarFiles", images: int, folder: Path) -> str:
-    """Return a sentence about what an interrupted job has written."""
+    """Return a sentence about the progress of an interrupted job."""
     return f"{len(files.done):,} of {images:,} images are done; their text files are in {folder}."

@@ -15,7 +15,7 @@ from hf_captioners.training.parser import add_training_flags, argument_list, mer
 
 from .cross_validation import CrossValidation, offer
 from .evaluate import add_strict_argument, report_left_out
-from .interruption import deferred, tells_what_is_written
+from .interruption import deferred, note_at_interruption
 from .parsing import add_allow_code, with_dashes
 from .paths import check_training_paths
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "no_comparison", "folds", "resume", "strict", "allow_code")
+COMMAND_FLAGS = ("recipes", "regime", "reproduces", "no_comparison", "folds", "resume", "strict", "allow_code")
 FEW: Mapping[str, Sequence[str]] = {
     "data": ("train_dir", "validation_dir", "dataset", "data_dir", "data_options"),
     "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
@@ -50,7 +50,7 @@ FLAGS = {name: f"--{name}" for name in (*argument_list(), "resume")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of model, data, training and test, and those that only the command line has."""
+    """Add the arguments of model, data, training and test, and those of the command line only."""
     parser.usage = "hf-captioners train [RECIPE.yaml ...] [--NAME VALUE ...]"
     parser.add_argument(
         "recipes",
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a captioner and print a summary; 1 if training diverged, or with `--strict` if images are unreadable."""
+    """Train a captioner and print a summary; return 1 after divergence or, with `--strict`, unreadable images."""
     recipes = [Recipe.load(path, args.allow_code) for path in args.recipes]
     if args.regime is not None and not recipes:
         raise ValueError(f"`--regime {args.regime}` needs a recipe: hf-captioners train RECIPE.yaml --regime NAME.")
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{recipe.published.paper} --table {recipe.published.table} --row {recipe.published.row!r}"
             )
     parts = [recipe.with_regime(args.regime if recipe is recipes[0] else None) for recipe in recipes]
-    typed = {name: value for name, value in vars(args).items() if name not in OWN}
+    typed = {name: value for name, value in vars(args).items() if name not in COMMAND_FLAGS}
     values = merge_arguments(*parts, typed)
     reproduces = args.reproduces or ((recipes[0].path, args.regime) if args.regime is not None else None)
     comparison = Recipe.load(reproduces[0], args.allow_code).comparison(reproduces[1]) if reproduces else None
@@ -124,13 +124,13 @@ def run(args: argparse.Namespace) -> int:
                 say("Interrupted: a checkpoint is written after this step. Interrupt again to end without it.")
         return is_taken
 
-    def what_is_written() -> str:
+    def progress_note() -> str:
         parts = "" if validation is None else f"{validation.done} of {args.folds} parts are captioned. "
-        return parts + where_it_goes_on(arguments.training)
+        return parts + resume_note(arguments.training)
 
     started = time.monotonic()
     try:
-        with tells_what_is_written(what_is_written), deferred(take):
+        with note_at_interruption(progress_note), deferred(take):
             if args.folds is not None:
                 validation = CrossValidation(values, args.folds, args.resume, say)
                 arguments = validation.arguments
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     if result.trainer.is_world_process_zero():
         for line in figures_of(args, arguments, result, validation, seconds):
             print(line)
-    print(how_to_caption(result))
+    print(caption_command(result))
     return report_left_out(arguments.data.left_out, args.strict)
 
 
@@ -158,7 +158,7 @@ def figures_of(
     validation: CrossValidation | None,
     seconds: float,
 ) -> Iterator[str]:
-    """Yield lines about captions of images that the captioner was not trained on.
+    """Yield lines about captions of held-out images.
 
     Args:
         args: as typed.
@@ -189,13 +189,13 @@ def figures_of(
 
 
 def images_of(result: "TrainingResult") -> int:
-    """Return the number of images of a training."""
+    """Return the number of training images."""
     pairs: Any = result.trainer.train_dataset
     return len(getattr(pairs, "images", pairs))
 
 
 def compare_with_start(arguments: Any, result: "TrainingResult") -> str | None:
-    """Compare the captioner with the one that it was trained from on held-out images, if neither was trained on them.
+    """Compare the captioner with its initial captioner on held-out images unknown to both.
 
     Args:
         arguments: see `read_arguments`.
@@ -211,7 +211,7 @@ def compare_with_start(arguments: Any, result: "TrainingResult") -> str | None:
     training = arguments.training
     sources = [str(training.output_dir), arguments.model.model]
     try:
-        rows, known = without_trained(sources, result.trainer.eval_dataset)
+        rows, notes = without_trained(sources, result.trainer.eval_dataset)
     except ValueError:
         return f"There is no comparison: {sources[1]} was trained on each image that was held out now."
     if len(rows) < 2:
@@ -219,15 +219,15 @@ def compare_with_start(arguments: Any, result: "TrainingResult") -> str | None:
     loading: dict[str, Any] = {"device": "cpu"} if training.use_cpu else {}
     systems = [system_of(source, rows, training.per_device_eval_batch_size, {}, **loading) for source in sources]
     for system in systems:
-        system.training = known[system.name]
+        system.training = notes[system.name]
     comparison = Comparison(systems, MetricSettings(training.eval_metrics, training.caption_tokenizer))
     page = Path(sources[0], COMPARISON_PAGE)
     write_text(page, comparison.page(rows))
     return f"\nOn held-out images:\n{comparison.table()}\nThe captions side by side: {page}"
 
 
-def where_it_goes_on(training: "CaptioningTrainingArguments") -> str:
-    """Return a sentence about the checkpoint from which an interrupted run goes on."""
+def resume_note(training: "CaptioningTrainingArguments") -> str:
+    """Return a sentence about the checkpoint from which an interrupted run can resume."""
     from hf_captioners.training.running import last_checkpoint
 
     checkpoint = last_checkpoint(training)
@@ -235,14 +235,14 @@ def where_it_goes_on(training: "CaptioningTrainingArguments") -> str:
 
 
 def say(line: str) -> None:
-    """Print a line beside a progress bar."""
+    """Print a line without breaking a progress bar."""
     from tqdm.auto import tqdm
 
     tqdm.write(with_dashes(line, FLAGS))
 
 
 def summary(result: "TrainingResult", is_of_all: bool = False) -> list[str]:
-    """Return the lines that are printed after training.
+    """Return the lines printed after training.
 
     Args:
         result: the trained captioner.
@@ -269,8 +269,8 @@ def summary(result: "TrainingResult", is_of_all: bool = False) -> list[str]:
     return lines
 
 
-def how_to_caption(result: "TrainingResult") -> str:
-    """Return the line with the command that captions with the trained captioner."""
+def caption_command(result: "TrainingResult") -> str:
+    """Return a line with the command for captioning with the trained captioner."""
     instruction = result.trainer.args.instruction
-    asked = "" if instruction is None else f" --instruction {shlex.quote(instruction)}"
-    return f"Caption with it: hf-captioners caption IMAGES --model {result.trainer.args.output_dir}{asked}"
+    flag = "" if instruction is None else f" --instruction {shlex.quote(instruction)}"
+    return f"Caption with it: hf-captioners caption IMAGES --model {result.trainer.args.output_dir}{flag}"

@@ -1,4 +1,4 @@
-"""`hf-captioners trim-vocabulary`: a captioner with the tokens that captions need."""
+"""`hf-captioners trim-vocabulary`: reduce a captioner's vocabulary to the tokens that captions need."""
 
 import argparse
 from pathlib import Path
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the smaller captioner, and print what was kept."""
+    """Write the smaller captioner and print the new sizes."""
     check_source("MODEL", args.model)
     for path in args.captions:
         check_path("captions", path)

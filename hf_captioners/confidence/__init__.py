@@ -1,1 +1,1 @@
-"""Confidence of captions and their words: calibrated probabilities that people would use the same words."""
+"""Confidence of captions and words: calibrated probabilities that people would use the same words."""

@@ -1,4 +1,4 @@
-"""Captions with their confidence: what is decoded besides, and the fields of the records."""
+"""Captioning with confidence: additional decoding, and the confidence fields of records."""
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ OF_THE_SEARCH = {
 
 
 class Assessment(NamedTuple):
-    """The confidence of a caption.
+    """Confidence of a caption and of its words.
 
     Args:
         confidence: probability that all content words are right; None without content words.
@@ -38,12 +38,12 @@ class Assessment(NamedTuple):
     mean: float
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a record."""
+        """Return the confidence fields of a record."""
         return {"confidence": self.confidence, "words": self.words}
 
 
 class Assessor:
-    """Captions images with a pipeline, and assesses the captions.
+    """Captions images with a pipeline, and computes the confidence of captions and words.
 
     Args:
         pipeline: an `ImageCaptioningPipeline` or an exported captioner in its place.
@@ -73,7 +73,7 @@ class Assessor:
             )
 
     def caption_prepared(self, items: Sequence[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
-        """Caption prepared images, see `ImageCaptioningPipeline.caption_prepared`; samples are drawn image by image.
+        """Caption prepared images, see `ImageCaptioningPipeline.caption_prepared`; sampling runs image by image.
 
         Args:
             items: results of `prepare`, one image each.
@@ -100,7 +100,7 @@ class Assessor:
         ]
 
     def decoding(self, **options: Any) -> "Decoding":
-        """Return how a call with these options decodes.
+        """Return the decoding method of a call with some options.
 
         Raises:
             ValueError: surest captions are asked for and there is no beam search.
@@ -116,17 +116,17 @@ class Assessor:
     def _assessed(
         self, records: list[dict[str, Any]], samples: list[dict[str, Any]], decoding: "Decoding", keeps_scores: bool
     ) -> list[dict[str, Any]]:
-        """Return the records that were asked for with their confidence."""
+        """Return the requested records with confidence."""
         if any("error" in record for record in records):
             return records[: decoding.returned]
         has_beams = decoding.is_beam_search and decoding.beams == self.calibration.num_beams
         kind = {(False, False): "tokens", (True, False): "beams", (False, True): "samples"}.get(
             (has_beams, bool(samples)), "beams_and_samples"
         )
-        known = self.calibration.estimators
-        kind = kind if kind in known else kind.removeprefix("beams_and_") if "samples" in kind else "tokens"
+        estimators = self.calibration.estimators
+        kind = kind if kind in estimators else kind.removeprefix("beams_and_") if "samples" in kind else "tokens"
         agreement = Agreement(records if has_beams else (), samples)
-        assessed = [(record, self.assess(record, agreement, known[kind])) for record in records]
+        assessed = [(record, self.assess(record, agreement, estimators[kind])) for record in records]
         if self.prefer_sure:
             assessed.sort(key=lambda pair: -(pair[1].mean + (len(pair[1].words) >= MIN_SURE_WORDS)))
         results = [{**record, **assessment.fields()} for record, assessment in assessed[: decoding.returned]]
@@ -135,16 +135,16 @@ class Assessor:
         return results
 
     def assess(self, record: Mapping[str, Any], agreement: Agreement, estimator: Estimator) -> Assessment:
-        """Assess one caption by an estimator of the calibration."""
+        """Compute the confidence of one caption with one of the calibration's estimators."""
         words = words_of(record, agreement)
-        known = [word for word in words if isinstance(word, Word)]
-        confidences = estimator.confidences(known, self.calibration.rates)
+        scored_words = [word for word in words if isinstance(word, Word)]
+        confidences = estimator.confidences(scored_words, self.calibration.rates)
         values = iter(confidences.tolist())
         shown = [
             {"word": word.word, "confidence": None if isinstance(word, CaptionWord) else round(next(values), 4)}
             for word in words
         ]
-        if not known:
+        if not scored_words:
             return Assessment(None, shown, 0.0)
         return Assessment(round(estimator.caption_confidence(confidences), 4), shown, float(np.mean(confidences)))
 
@@ -159,7 +159,7 @@ SAMPLING: dict[str, Any] = {
 def draw_samples(
     pipeline: Any, items: Sequence[dict[str, Any]], count: int, options: Mapping[str, Any]
 ) -> list[list[dict[str, Any]]]:
-    """Return sampled captions of each image; they depend on no other image of the batch.
+    """Return sampled captions of each image, independent of the other images in the batch.
 
     Args:
         pipeline: see `Assessor`.
@@ -175,7 +175,7 @@ def draw_samples(
 def caption_with_confidence(
     pipeline: Any, images: Any, mode: str = SEARCH, batch_size: int = 1, prefer_sure: bool = False, **options: Any
 ) -> Any:
-    """Caption images as a call of a pipeline does, with `confidence` and `words` in the records.
+    """Caption images as a pipeline call does, and add `confidence` and `words` to the records.
 
     Args:
         pipeline: see `Assessor`.
@@ -190,8 +190,8 @@ def caption_with_confidence(
     assessor = Assessor(pipeline, mode=mode, prefer_sure=prefer_sure)
 
     def captioned() -> Iterator[list[dict[str, Any]]]:
-        left = iter(images)
-        while batch := list(islice(left, batch_size)):
+        remaining = iter(images)
+        while batch := list(islice(remaining, batch_size)):
             yield from assessor.caption_prepared([pipeline.prepare(image, **options) for image in batch], **options)
 
     if isinstance(images, list):
@@ -202,7 +202,7 @@ def caption_with_confidence(
 
 
 class Decoding(NamedTuple):
-    """How captions are decoded.
+    """Decoding method of a call: number of beams, sampling or not, number of returned captions.
 
     Args:
         beams: number of beams.
@@ -216,27 +216,27 @@ class Decoding(NamedTuple):
 
     @property
     def is_beam_search(self) -> bool:
-        """True if a search returns several hypotheses for each image."""
+        """True if decoding is a beam search, which returns several hypotheses for each image."""
         return self.beams > 1 and not self.samples
 
     @classmethod
     def of(cls, pipeline: Any, options: Mapping[str, Any]) -> "Decoding":
-        """Return how a call decodes, by its options and the defaults of the captioner."""
-        given = {**(options.get("generate_kwargs") or {}), **options}
+        """Return the decoding method of a call, from its options and the captioner's defaults."""
+        chosen = {**(options.get("generate_kwargs") or {}), **options}
         values = [
-            given.get(name, default_of(pipeline, name)) for name in ("num_beams", "do_sample", "num_return_sequences")
+            chosen.get(name, default_of(pipeline, name)) for name in ("num_beams", "do_sample", "num_return_sequences")
         ]
         return cls(int(values[0] or 1), bool(values[1]), int(values[2] or 1))
 
 
 def default_of(pipeline: Any, name: str) -> Any:
-    """Return an option of the generation configuration of a captioner, which may be an exported one."""
+    """Return a default generation option of a captioner, exported or not."""
     config = getattr(pipeline.model, "generation_config", None)
     return pipeline.captioner.facts["generation"].get(name) if config is None else getattr(config, name, None)
 
 
 def calibrated_folder(pipeline: Any) -> Path:
-    """Return the directory of a captioner, in which its calibration is looked for.
+    """Return the directory of a captioner, where its calibration is expected.
 
     Raises:
         NotCalibratedError: the captioner is in no directory, as an ensemble.
@@ -244,15 +244,15 @@ def calibrated_folder(pipeline: Any) -> Path:
     name = str(getattr(pipeline.model, "name_or_path", "") or "")
     if name and Path(name).is_dir():
         return Path(name)
-    found = None
+    path = None
     if name:
         hub = importlib.import_module("huggingface_hub")
         try:
-            found = hub.try_to_load_from_cache(name, CALIBRATION_FILE)
+            path = hub.try_to_load_from_cache(name, CALIBRATION_FILE)
         except ValueError:  # no name of a repository
-            found = None
-    if isinstance(found, str):
-        return Path(found).parent
+            path = None
+    if isinstance(path, str):
+        return Path(path).parent
     raise NotCalibratedError(
         f"The captioner {name or 'without a name'} has no calibration ({CALIBRATION_FILE}), so nothing is known of "
         "its confidence. Save it to a directory, and calibrate it on images that it was not trained on: hf-captioners "
@@ -261,7 +261,7 @@ def calibrated_folder(pipeline: Any) -> Path:
 
 
 def require_calibrated_weights(pipeline: Any) -> None:
-    """Check that a captioner computes with the weights that are calibrated.
+    """Check that a captioner computes with the same weights for which it was calibrated.
 
     Raises:
         ValueError: they are packed as 8-bit integers, which have other probabilities.

@@ -1,4 +1,4 @@
-"""The calibration of a captioner: its estimators, what they were measured on, and the file beside the weights."""
+"""Calibration of a captioner: estimators, calibration data, and the file beside the weights."""
 
 import json
 import math
@@ -22,12 +22,12 @@ MAX_SAMPLES = 100
 
 
 class NotCalibratedError(ValueError):
-    """A captioner has no calibration, or that of another one."""
+    """A captioner has no calibration, or the calibration of a captioner with other weights."""
 
 
 @dataclass
 class Calibration:
-    """The calibration of a captioner.
+    """Calibration of a captioner: estimators, word rates, and data.
 
     Args:
         digest: of the captioner, see `captioner_digest`.
@@ -56,7 +56,7 @@ class Calibration:
         return path
 
     def carry_over(self, folder: Path) -> Path:
-        """Write the calibration into the folder of an exported captioner that computes with the same weights.
+        """Write the calibration into the folder of an exported captioner with the same weights.
 
         Args:
             folder: the exported folder, complete but for this file.
@@ -68,7 +68,7 @@ class Calibration:
         return carried.save(folder)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of the file."""
+        """Return the calibration as JSON values."""
         return {
             "format": FORMAT,
             "digest": self.digest,
@@ -78,14 +78,14 @@ class Calibration:
             "samples": self.samples,
             "rate": self.rates.rate,
             "smoothing": self.rates.smoothing,
-            "estimators": {kind: _estimator_values(one) for kind, one in self.estimators.items()},
+            "estimators": {kind: _estimator_values(value) for kind, value in self.estimators.items()},
             "report": self.report,
             "words": {stem: list(counts) for stem, counts in sorted(self.rates.counts.items())},
         }
 
     @classmethod
     def load(cls, folder: Path) -> "Calibration":
-        """Read the calibration of a captioner.
+        """Read the calibration from a captioner's directory.
 
         Args:
             folder: directory of the captioner.
@@ -101,23 +101,23 @@ class Calibration:
                 f"it on images that it was not trained on: hf-captioners calibrate {folder} DATA"
             )
         try:
-            found = cls.from_dict(json.loads(read_bytes_inside(path, limit=MAX_BYTES)))
+            stored = cls.from_dict(json.loads(read_bytes_inside(path, limit=MAX_BYTES)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
             raise ValueError(
                 f"{path} is damaged ({reason}). Calibrate the captioner again, or copy the file."
             ) from error
-        if (digest := captioner_digest(folder)) != found.digest:
+        if (digest := captioner_digest(folder)) != stored.digest:
             raise NotCalibratedError(
-                f"{path} is the calibration of another captioner: its digest is {found.digest[:12]}, that of the "
+                f"{path} is the calibration of another captioner: its digest is {stored.digest[:12]}, that of the "
                 f"weights and the tokenizer of {folder} is {digest[:12]}. Calibrate this captioner: hf-captioners "
                 f"calibrate {folder} DATA"
             )
-        return found
+        return stored
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Calibration":
-        """Return the calibration of the content of a file.
+        """Make a calibration from JSON values.
 
         Raises:
             ValueError, KeyError, TypeError: a value is missing or impossible.
@@ -157,7 +157,7 @@ def _number(value: Any, low: float, high: float) -> float:
 def _estimator_values(estimator: Estimator) -> dict[str, Any]:
     parts = {"words": estimator.words, "shape": estimator.shape, "captions": estimator.captions}
     return {
-        name: {key: [round(float(one), 6) for one in values] for key, values in vars(part).items()}
+        name: {key: [round(float(value), 6) for value in values] for key, values in vars(part).items()}
         for name, part in parts.items()
     }
 

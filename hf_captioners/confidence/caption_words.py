@@ -1,4 +1,4 @@
-"""The content words of a caption with the log-probabilities of the tokens that spell them."""
+"""Content words of a caption with the log-probabilities of their tokens."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,7 +12,7 @@ MAX_MISSED = 4  # letters without a token of their own, as of one that is spelt 
 
 
 class CaptionWord(NamedTuple):
-    """A content word of a caption.
+    """Content word of a caption, with token log-probabilities.
 
     Args:
         word: in lower case.
@@ -27,7 +27,7 @@ class CaptionWord(NamedTuple):
 
 
 def caption_words(record: Mapping[str, Any]) -> list[CaptionWord]:
-    """Return the content words of a caption in their order.
+    """Return the content words of a caption in order, with token log-probabilities.
 
     Args:
         record: `generated_text`, `tokens` (the text of each generated token, with the end token) and `token_scores`
@@ -51,12 +51,12 @@ def caption_words(record: Mapping[str, Any]) -> list[CaptionWord]:
 
 
 def content_words(text: str) -> list[str]:
-    """Return the content words of a text in their order, in lower case."""
+    """Return the content words of a text in order, in lower case."""
     return [token for token in _tokenizer()([text])[0].split() if is_content_word(token)]
 
 
 def stems_of(text: str) -> frozenset[str]:
-    """Return the stems of the content words of a text."""
+    """Return the stems of a text's content words."""
     return frozenset(map(stem, content_words(text)))
 
 
@@ -66,12 +66,12 @@ def _tokenizer() -> PTBTokenizer:
 
 
 def _letter_logprobs(text: str, tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[int | None, float]]:
-    """Return for each character of a caption the number of its token and its log-probability; None of no token.
+    """Return for each character of a caption its token's index and log-probability; None without a token.
 
     Captions differ from their tokens in blanks, and lack special tokens. Tokens are looked for from the end, since a
     caption may begin with a prompt that has the same words.
     """
-    found: list[tuple[int | None, float]] = [(None, 0.0)] * len(text)
+    tokens_of_letters: list[tuple[int | None, float]] = [(None, 0.0)] * len(text)
     end = len(text)
     for number in range(len(tokens) - 1, -1, -1):
         piece = tokens[number].strip()
@@ -84,11 +84,11 @@ def _letter_logprobs(text: str, tokens: Sequence[str], scores: Sequence[float]) 
             continue
         if text[start + len(piece) : end].strip() and not _is_missed(text[start + len(piece) : end]):
             continue
-        found[start : start + len(piece)] = [(number, float(scores[number]))] * len(piece)
+        tokens_of_letters[start : start + len(piece)] = [(number, float(scores[number]))] * len(piece)
         end = start
-    return found
+    return tokens_of_letters
 
 
 def _is_missed(text: str) -> bool:
-    """Return whether a part of a caption may be spelt by tokens that have no text of their own."""
+    """Return whether a text has characters outside ASCII, for which tokens may have no text of their own."""
     return not text.isascii()

@@ -1,4 +1,4 @@
-"""The section of a card about confidence, and the figure beside it."""
+"""Model card section about confidence, with its figure."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ TITLES = {
 
 
 def card_section(calibration: Calibration) -> str:
-    """Return the section in Markdown: on what was calibrated, figures by cross-validation, and what they mean."""
+    """Return the section in Markdown: calibration data, cross-validated figures and their meaning."""
     data, report = calibration.data, calibration.report
     first: Mapping[str, Any] = next(iter(report.values()), {})
     lines = [
@@ -48,10 +48,10 @@ def card_section(calibration: Calibration) -> str:
 
 
 def with_section(card: str, section: str) -> str:
-    """Return a card with the section, in place of the one that it has, or at its end."""
+    """Return a card with the section, which replaces an earlier section or is appended."""
     marked = f"{BEGIN}\n{section}{END}\n"
-    rest = MARKED.sub("\n", card).rstrip("\n")
-    return f"{rest}\n\n{marked}" if rest else marked
+    body = MARKED.sub("\n", card).rstrip("\n")
+    return f"{body}\n\n{marked}" if body else marked
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> str:
@@ -68,7 +68,7 @@ def _figure(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a name in one line without characters of Markdown and HTML."""
+    """Return a name on one line, without characters of Markdown and HTML."""
     return re.sub(r"[^\w .,:()+/-]", " ", str(value or "no name")).strip()
 
 

@@ -1,4 +1,4 @@
-"""Digests of captioners: of weights and tokenizer, whatever the files that hold them are called."""
+"""Digests of a captioner's weights and tokenizer, independent of file names."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ CHUNK = 2**22
 
 
 def captioner_digest(folder: Path) -> str:
-    """Return the digest of the weights and the tokenizer of a captioner.
+    """Return a digest of a captioner's weights and tokenizer.
 
     Tensors count by name, type, shape and bytes, so that a checkpoint in one file and in several has the same digest.
     An exported captioner without `model.safetensors` has the digest of its graphs and tokenizer.
@@ -56,7 +56,7 @@ def captioner_digest(folder: Path) -> str:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield name, type with shape, and digest of the bytes of each tensor of a file.
+    """Yield name, type with shape, and digest of the bytes of each tensor in a file.
 
     Raises:
         ValueError: it is no such file, or it is cut off.
@@ -76,7 +76,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _digest_of(file: BinaryIO, place: int, size: int) -> str:
-    """Return the digest of some bytes of a file."""
+    """Return the digest of a byte range of a file."""
     file.seek(place)
     digest = hashlib.sha256()
     while size > 0:
@@ -94,7 +94,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _tokenizer_lines(folder: Path) -> Iterator[str]:
-    """Yield lines that differ if tokenizers do."""
+    """Yield text lines that differ between different tokenizers."""
     path = folder / TOKENIZER
     if path.is_file():
         values = _json(path)
@@ -107,7 +107,7 @@ def _tokenizer_lines(folder: Path) -> Iterator[str]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object from a file.
 
     Raises:
         ValueError: it is none.

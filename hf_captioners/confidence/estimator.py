@@ -1,4 +1,4 @@
-"""The estimator of confidence: what is known of a word, and the probability that people would use it."""
+"""Estimators of confidence: features of words, and the probability that people would use a word."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ MAX_LOG_ODDS = 8.0
 
 
 class Word(NamedTuple):
-    """A content word of a caption with what is known of it, beside how often it is right in general.
+    """Content word of a caption, with features for the estimate of its confidence.
 
     Args:
         word, stem: see `CaptionWord`.
@@ -44,7 +44,7 @@ class Word(NamedTuple):
 
 
 def log_odds(share: float) -> float:
-    """Return the log-odds of a share, at most `MAX_LOG_ODDS` away from 0.
+    """Return the log-odds of a share, clipped to `MAX_LOG_ODDS` on both sides of 0.
 
     Examples:
         >>> from hf_captioners.confidence.estimator import log_odds
@@ -58,7 +58,7 @@ def log_odds(share: float) -> float:
 
 @dataclass
 class Agreement:
-    """The words of other captions of an image, in which the words of a caption are looked up.
+    """Agreement of a caption's words with other captions of the same image: beam hypotheses and samples.
 
     Args:
         hypotheses: records of the beam search, see `caption_words`; none where there was no beam search.
@@ -76,35 +76,35 @@ class Agreement:
         self._weights = weights / weights.sum() if len(scores) else scores
 
     def values(self, stem: str) -> dict[str, float]:
-        """Return the features of a word that are about other captions."""
-        found = {}
+        """Return a word's features of agreement: shares of other captions that contain the word."""
+        features = {}
         if self._beams:
             has = np.array([stem in stems for stems in self._beams])
-            found = {"beams": float(has.mean()), "weighted_beams": float(self._weights[has].sum())}
+            features = {"beams": float(has.mean()), "weighted_beams": float(self._weights[has].sum())}
         if self._samples:
             count = sum(stem in stems for stems in self._samples)
-            found["samples"] = log_odds((count + 0.5) / (len(self._samples) + 1))  # a share of 0 or 1 has no odds
-        return found
+            features["samples"] = log_odds((count + 0.5) / (len(self._samples) + 1))  # a share of 0 or 1 has no odds
+        return features
 
 
 def words_of(record: Mapping[str, Any], agreement: Agreement) -> list[Word | CaptionWord]:
-    """Return the content words of a caption with their features; a `CaptionWord` of one without log-probability."""
+    """Return the content words of a caption with features; without log-probability, a `CaptionWord`."""
     mean = float(np.mean(record["token_scores"])) if len(record["token_scores"]) else 0.0
     return [
-        found
-        if found.logprob is None
+        word
+        if word.logprob is None
         else Word(
-            found.word,
-            found.stem,
-            {"token": log_odds(math.exp(found.logprob)), "caption": mean, **agreement.values(found.stem)},
+            word.word,
+            word.stem,
+            {"token": log_odds(math.exp(word.logprob)), "caption": mean, **agreement.values(word.stem)},
         )
-        for found in caption_words(record)
+        for word in caption_words(record)
     ]
 
 
 @dataclass
 class WordRates:
-    """How often words are right on the images of a calibration.
+    """How often each word was right on the calibration images.
 
     Args:
         counts: for each stem how often captions have it, and how often it is right.
@@ -117,7 +117,7 @@ class WordRates:
     smoothing: float = 4.0
 
     def log_odds(self, stem: str, without: tuple[int, int] = (0, 0)) -> float:
-        """Return the log-odds that a word is right, smoothed towards the share of all words.
+        """Return the log-odds that a word is right; rare words are smoothed towards the mean of all words.
 
         Args:
             stem: of the word.
@@ -130,7 +130,7 @@ class WordRates:
 
 @dataclass
 class Logistic:
-    """A logistic regression.
+    """Logistic regression.
 
     Args:
         means, scales: `[F]` of the features, which are standardised.
@@ -142,13 +142,13 @@ class Logistic:
     weights: Array
 
     def probabilities(self, features: Array) -> Array:
-        """Return the probabilities `[N]` of rows of features `[N, F]`."""
+        """Return the probabilities `[N]` for rows of features `[N, F]`."""
         scores = self.weights[0] + (features - self.means) / self.scales @ self.weights[1:]
         return 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
 
     @classmethod
     def fit(cls, features: Array, is_right: Array, penalty: float = 1.0, steps: int = 50) -> "Logistic":
-        """Fit by Newton's method.
+        """Fit the coefficients with Newton's method.
 
         Args:
             features: `[N, F]`.
@@ -173,7 +173,7 @@ class Logistic:
 
 @dataclass
 class Estimator:
-    """Estimates the confidence of words and captions by one kind of evidence.
+    """Estimator of the confidence of words and captions from one kind of evidence.
 
     Args:
         kind: key of `KINDS`.
@@ -188,11 +188,11 @@ class Estimator:
     captions: Logistic
 
     def features(self, words: Sequence[Word], rates: Sequence[float]) -> Array:
-        """Return the features `[N, F]` of words; `rates` are their log-odds of being right in general."""
+        """Return the features `[N, F]` of words; `rates` are the log-odds of each word in general."""
         return feature_rows(self.kind, words, rates)
 
     def confidences(self, words: Sequence[Word], rates: WordRates) -> Array:
-        """Return the confidence of each word, `[N]`."""
+        """Return the confidence `[N]` of each word."""
         if not words:
             return np.zeros(0)
         plain = self.words.probabilities(self.features(words, [rates.log_odds(word.stem) for word in words]))
@@ -204,7 +204,7 @@ class Estimator:
 
 
 def feature_rows(kind: str, words: Sequence[Word], rates: Sequence[float]) -> Array:
-    """Return the features `[N, F]` of words by a kind of evidence, see `Estimator.features`."""
+    """Return the features `[N, F]` of words for a kind of evidence, see `Estimator.features`."""
     names = KINDS[kind]
     rows = [
         [rate if name == "word" else word.values[name] for name in names]
@@ -214,7 +214,7 @@ def feature_rows(kind: str, words: Sequence[Word], rates: Sequence[float]) -> Ar
 
 
 def shape_features(confidences: Array) -> Array:
-    """Return the features `[N, 2]` of beta calibration from confidences `[N]`.
+    """Return the features `[N, 2]` of beta calibration for confidences `[N]`.
 
     Source: Kull et al., "Beta calibration: a well-founded and easily implemented improvement on logistic calibration
     for binary classifiers", AISTATS 2017.
@@ -224,5 +224,5 @@ def shape_features(confidences: Array) -> Array:
 
 
 def caption_features(confidences: Array) -> Array:
-    """Return the features `[1]` of a caption from the confidences `[N]` of its words."""
+    """Return the features `[1]` of a caption, from its words' confidences `[N]`."""
     return np.array([np.log(np.clip(confidences, 1e-9, 1.0)).sum()])

@@ -1,4 +1,4 @@
-"""The figure of a calibration as SVG: reliability of words, and support of the surest captions."""
+"""Figure of a calibration as SVG: reliability diagram of words, risk-coverage curve of captions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ INK, GREY, LIGHT, BLUE, BACKGROUND = "#1b1f24", "#6e7781", "#d8dee4", "#0b63ce",
 
 
 def calibration_figure(figures: Mapping[str, Any], title: str = "") -> str:
-    """Return the figure of one kind of evidence.
+    """Return the figure of one kind of evidence as SVG.
 
     Args:
         figures: see `measured`.
@@ -35,7 +35,7 @@ def calibration_figure(figures: Mapping[str, Any], title: str = "") -> str:
 
 
 def _axes(left: int, below: str, beside: str, low: float, high: float) -> list[str]:
-    """Return frame, grid and labels of a panel whose x axis is 0 to 1."""
+    """Return frame, grid and labels of a panel with an x axis from 0 to 1, as SVG."""
     parts = [f'<rect x="{left}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="{GREY}"/>']
     for step in range(5):
         share = step / 4
@@ -53,14 +53,14 @@ def _axes(left: int, below: str, beside: str, low: float, high: float) -> list[s
 
 
 def _reliability(left: int, bins: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the points of bins, whose areas are their numbers of words, and the line of perfect calibration."""
-    most = max((entry["count"] for entry in bins), default=1)
+    """Return the reliability diagram as SVG: a circle per bin, and the diagonal."""
+    max_count = max((entry["count"] for entry in bins), default=1)
     parts = [f'<path d="M{left} {TOP + SIDE}L{left + SIDE} {TOP}" stroke="{GREY}" stroke-dasharray="4 4"/>']
     points = [(left + SIDE * entry["confidence"], TOP + SIDE * (1 - entry["right"])) for entry in bins]
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     parts.append(f'<path d="M{path}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>')
     for (x, y), entry in zip(points, bins, strict=True):
-        radius = 2.5 + 6 * (entry["count"] / most) ** 0.5
+        radius = 2.5 + 6 * (entry["count"] / max_count) ** 0.5
         count = f"{entry['count']:,} words, confidence {entry['confidence']:.2f}, right {entry['right']:.2f}"
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{BLUE}" fill-opacity="0.75">'
@@ -70,7 +70,7 @@ def _reliability(left: int, bins: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def _curve(left: int, points: Sequence[tuple[float, float]], low: float, high: float) -> list[str]:
-    """Return a line with points; the last one, of all captions, also as a level."""
+    """Return the risk-coverage curve as SVG, and a horizontal line at the support of all captions."""
     places = [(left + SIDE * x, TOP + SIDE * (1 - (y - low) / (high - low))) for x, y in points]
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     level = places[-1][1]

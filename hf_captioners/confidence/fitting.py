@@ -1,4 +1,4 @@
-"""Estimators of confidence from captions whose words are known to be right or wrong."""
+"""Fitting of confidence estimators to captions whose words are labelled right or wrong."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MIN_WORDS = 20  # right ones, and wrong ones
 
 @dataclass
 class Observed:
-    """The words of the caption of an image, and whether its references support them.
+    """Words of an image's caption, and for each word whether the references support it.
 
     Args:
         words: content words with features.
@@ -39,7 +39,7 @@ class Observed:
 
 @dataclass
 class Predicted:
-    """Confidences of the captions of images, and what is right; captions without content words are left out.
+    """Predicted confidences of captions with the true labels; captions without content words are omitted.
 
     Args:
         words: for each caption the confidences `[N]` of its words.
@@ -53,20 +53,20 @@ class Predicted:
 
 
 def require_enough(observed: Sequence[Observed]) -> None:
-    """Check that there is enough to calibrate on.
+    """Check that there are enough captions and words for a calibration.
 
     Raises:
         ValueError: there are fewer than `MIN_IMAGES` captions with content words, or fewer than `MIN_WORDS` right or
             wrong words.
     """
-    captions = sum(bool(one.words) for one in observed)
+    captions = sum(bool(caption.words) for caption in observed)
     if captions < MIN_IMAGES:
         raise ValueError(
             f"The data have {captions:,} images with references whose captions have content words, and a calibration "
             f"needs {MIN_IMAGES} at least, better 500. Pass more images."
         )
-    right = sum(sum(one.supported) for one in observed)
-    wrong = sum(len(one.supported) for one in observed) - right
+    right = sum(sum(caption.supported) for caption in observed)
+    wrong = sum(len(caption.supported) for caption in observed) - right
     if min(right, wrong) < MIN_WORDS:
         raise ValueError(
             f"{right:,} words of the captions are in a reference of their image and {wrong:,} are not; a calibration "
@@ -75,17 +75,17 @@ def require_enough(observed: Sequence[Observed]) -> None:
 
 
 def kinds_of(observed: Sequence[Observed]) -> list[str]:
-    """Return the kinds of evidence that all words have."""
-    known = [set(word.values) | {"word"} for one in observed for word in one.words]
-    shared = set.intersection(*known)
+    """Return the kinds of evidence that are available for all words."""
+    features = [set(word.values) | {"word"} for caption in observed for word in caption.words]
+    shared = set.intersection(*features)
     return [kind for kind, names in KINDS.items() if shared.issuperset(names)]
 
 
 def count_words(observed: Sequence[Observed], smoothing: float = 4.0) -> WordRates:
-    """Count how often words are right."""
+    """Count how often each word is right."""
     totals, rights = Counter[str](), Counter[str]()
-    for one in observed:
-        for word, is_right in zip(one.words, one.supported, strict=True):
+    for caption in observed:
+        for word, is_right in zip(caption.words, caption.supported, strict=True):
             totals[word.stem] += 1
             rights[word.stem] += is_right
     rate = sum(rights.values()) / max(1, sum(totals.values()))
@@ -93,18 +93,18 @@ def count_words(observed: Sequence[Observed], smoothing: float = 4.0) -> WordRat
 
 
 def fit_estimator(kind: str, observed: Sequence[Observed], folds: int = FOLDS, seed: int = 0) -> Estimator:
-    """Fit the estimator of a kind of evidence.
+    """Fit the estimator for a kind of evidence.
 
     Shape and estimator of captions learn from confidences of words that were predicted by estimators of other images.
     """
     predictions: dict[int, Array] = {}
-    for others, part in _parts(observed, folds, seed):
-        known = [observed[place] for place in others]
-        words, rates = fit_words(kind, known), count_words(known)
+    for training, part in _parts(observed, folds, seed):
+        train = [observed[place] for place in training]
+        words, rates = fit_words(kind, train), count_words(train)
         for place in part:
-            if found := observed[place].words:
-                values = [rates.log_odds(word.stem) for word in found]
-                predictions[place] = words.probabilities(feature_rows(kind, found, values))
+            if words_of_image := observed[place].words:
+                values = [rates.log_odds(word.stem) for word in words_of_image]
+                predictions[place] = words.probabilities(feature_rows(kind, words_of_image, values))
     supported = {place: np.array(observed[place].supported, dtype=np.float64) for place in predictions}
     shape = fit_shape(np.concatenate(list(predictions.values())), np.concatenate(list(supported.values())))
     shaped = [shape.probabilities(shape_features(values)) for values in predictions.values()]
@@ -114,7 +114,7 @@ def fit_estimator(kind: str, observed: Sequence[Observed], folds: int = FOLDS, s
 
 
 def fit_shape(confidences: Array, is_right: Array) -> Logistic:
-    """Fit beta calibration, which keeps the order of confidences."""
+    """Fit beta calibration, which is monotonic in the confidence."""
     features = shape_features(confidences)
     fitted = Logistic.fit(features, is_right)
     if (fitted.weights[1:] < 0).any():
@@ -125,47 +125,47 @@ def fit_shape(confidences: Array, is_right: Array) -> Logistic:
 
 
 def fit_words(kind: str, observed: Sequence[Observed]) -> Logistic:
-    """Fit the estimator of words. How often a word is right is counted without the image of the word itself."""
+    """Fit the word estimator; a word's rate excludes the word's own image."""
     rates = count_words(observed)
     words: list[Word] = []
     values: list[float] = []
     is_right: list[bool] = []
-    for one in observed:
-        own = count_words([one]).counts
-        words += one.words
-        values += [rates.log_odds(word.stem, own[word.stem]) for word in one.words]
-        is_right += one.supported
+    for caption in observed:
+        counts_of_image = count_words([caption]).counts
+        words += caption.words
+        values += [rates.log_odds(word.stem, counts_of_image[word.stem]) for word in caption.words]
+        is_right += caption.supported
     return Logistic.fit(feature_rows(kind, words, values), np.array(is_right, dtype=np.float64))
 
 
 def cross_validated(kind: str, observed: Sequence[Observed], folds: int = FOLDS, seed: int = 0) -> Predicted:
-    """Return the confidences of captions by estimators that were fit on other images."""
-    found: dict[int, tuple[Array, float]] = {}
-    for others, part in _parts(observed, folds, seed):
-        known = [observed[place] for place in others]
-        estimator, rates = fit_estimator(kind, known, INNER_FOLDS, seed + 1), count_words(known)
+    """Return cross-validated confidences: each caption's estimator was fitted to other images."""
+    by_image: dict[int, tuple[Array, float]] = {}
+    for training, part in _parts(observed, folds, seed):
+        train = [observed[place] for place in training]
+        estimator, rates = fit_estimator(kind, train, INNER_FOLDS, seed + 1), count_words(train)
         for place in part:
             if observed[place].words:
                 confidences = estimator.confidences(observed[place].words, rates)
-                found[place] = confidences, estimator.caption_confidence(confidences)
-    places = sorted(found)
+                by_image[place] = confidences, estimator.caption_confidence(confidences)
+    places = sorted(by_image)
     return Predicted(
-        [found[place][0] for place in places],
+        [by_image[place][0] for place in places],
         [np.array(observed[place].supported, dtype=bool) for place in places],
-        np.array([found[place][1] for place in places]),
+        np.array([by_image[place][1] for place in places]),
     )
 
 
 def predicted_by(estimator: Estimator, rates: WordRates, observed: Sequence[Observed]) -> Predicted:
-    """Return the confidences of captions of images by an estimator that was fit before."""
-    kept = [one for one in observed if one.words]
-    words = [estimator.confidences(one.words, rates) for one in kept]
+    """Return the confidences of captions that an already fitted estimator predicts."""
+    kept = [caption for caption in observed if caption.words]
+    words = [estimator.confidences(caption.words, rates) for caption in kept]
     captions = np.array([estimator.caption_confidence(values) for values in words])
-    return Predicted(words, [np.array(one.supported, dtype=bool) for one in kept], captions)
+    return Predicted(words, [np.array(caption.supported, dtype=bool) for caption in kept], captions)
 
 
 def _parts(observed: Sequence[Observed], folds: int, seed: int) -> list[tuple[list[int], list[int]]]:
-    """Return for each fold the places of the other images and of its own."""
+    """Return indices of training and test images for each fold."""
     order = np.random.default_rng(seed).permutation(len(observed))
     parts = [sorted(order[first::folds].tolist()) for first in range(min(folds, len(observed)))]
     return [(sorted(set(range(len(observed))) - set(part)), part) for part in parts]

@@ -1,4 +1,4 @@
-"""Measures of confidence: order, calibration error, and support of the surest captions."""
+"""Measures of confidence: ranking (AUROC), calibration error, and risk-coverage."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ BOOTSTRAP_SAMPLES = 500
 
 
 def auroc(scores: Array, is_right: Array) -> float:
-    """Return the area under the ROC curve: how often a right one has a higher score than a wrong one.
+    """Return the area under the ROC curve: how often a right word scores higher than a wrong word.
 
     Args:
         scores: `[N]`; equal ones count half.
@@ -40,7 +40,7 @@ def auroc(scores: Array, is_right: Array) -> float:
 
 
 def reliability(confidences: Array, is_right: Array, bins: int = BINS) -> list[dict[str, float]]:
-    """Return for each bin of equal width that is not empty `count`, mean `confidence`, and share of right ones."""
+    """Return `count`, mean `confidence` and share of right words for each non-empty bin of equal width."""
     places = np.minimum((np.asarray(confidences) * bins).astype(int), bins - 1)
     return [
         {
@@ -55,19 +55,19 @@ def reliability(confidences: Array, is_right: Array, bins: int = BINS) -> list[d
 
 
 def calibration_error(confidences: Array, is_right: Array, bins: int = BINS) -> float:
-    """Return the expected calibration error: the mean distance of confidence and share of right ones in bins."""
+    """Return the expected calibration error: the mean difference between confidence and accuracy of bins."""
     places = np.minimum((np.asarray(confidences) * bins).astype(int), bins - 1)
     gaps = np.bincount(places, np.asarray(confidences) - np.asarray(is_right, dtype=float), minlength=bins)
     return float(np.abs(gaps).sum() / len(confidences))
 
 
 def surest(predicted: Predicted) -> NDArray[np.intp]:
-    """Return the order of captions, the surest first: by the mean confidence of their words."""
+    """Return the order of captions by the mean confidence of their words, highest first."""
     return np.argsort([-values.mean() for values in predicted.words], kind="stable")
 
 
 def risk_coverage(predicted: Predicted, parts: int = 10) -> list[dict[str, float]]:
-    """Return for each share of the surest captions their support, and the least mean confidence of their words."""
+    """Return support and minimum mean confidence for each share of the most confident captions."""
     order = surest(predicted)
     shares = np.array([row.mean() for row in predicted.supported])[order]
     means = np.array([values.mean() for values in predicted.words])[order]
@@ -83,7 +83,7 @@ def risk_coverage(predicted: Predicted, parts: int = 10) -> list[dict[str, float
 
 
 def gain_of_surest_half(predicted: Predicted) -> float:
-    """Return the support of the surest half of the captions divided by that of all; NaN if no word is right."""
+    """Return the support of the most confident half divided by that of all captions; NaN if no word is right."""
     shares = np.array([row.mean() for row in predicted.supported])
     if not shares.any() or len(shares) < 2:
         return float("nan")
@@ -91,11 +91,13 @@ def gain_of_surest_half(predicted: Predicted) -> float:
 
 
 FIGURES: dict[str, Callable[[Predicted], float]] = {
-    "auroc_words": lambda one: auroc(np.concatenate(one.words), np.concatenate(one.supported)),
-    "auroc_captions": lambda one: auroc(one.captions, np.array([row.all() for row in one.supported])),
-    "calibration_error_words": lambda one: calibration_error(np.concatenate(one.words), np.concatenate(one.supported)),
-    "calibration_error_captions": lambda one: calibration_error(
-        one.captions, np.array([row.all() for row in one.supported])
+    "auroc_words": lambda data: auroc(np.concatenate(data.words), np.concatenate(data.supported)),
+    "auroc_captions": lambda data: auroc(data.captions, np.array([row.all() for row in data.supported])),
+    "calibration_error_words": lambda data: calibration_error(
+        np.concatenate(data.words), np.concatenate(data.supported)
+    ),
+    "calibration_error_captions": lambda data: calibration_error(
+        data.captions, np.array([row.all() for row in data.supported])
     ),
     "surest_half": gain_of_surest_half,
 }
@@ -103,7 +105,7 @@ FIGURES: dict[str, Callable[[Predicted], float]] = {
 
 
 def intervals(predicted: Predicted, seed: int = 0) -> dict[str, list[float]]:
-    """Return the 95 % interval of each figure by the bootstrap over images."""
+    """Return the 95 % bootstrap interval, over images, of each measure."""
     draw, count = np.random.default_rng(seed), len(predicted.words)
     values: dict[str, list[float]] = {name: [] for name in FIGURES}
     for _ in range(BOOTSTRAP_SAMPLES):
@@ -116,19 +118,19 @@ def intervals(predicted: Predicted, seed: int = 0) -> dict[str, list[float]]:
         for name, figure in FIGURES.items():
             values[name].append(figure(drawn))
     return {
-        name: [round(float(bound), 4) for bound in np.nanquantile(found, [0.025, 0.975])]
-        for name, found in values.items()
+        name: [round(float(bound), 4) for bound in np.nanquantile(samples, [0.025, 0.975])]
+        for name, samples in values.items()
     }
 
 
 def measured(predicted: Predicted) -> dict[str, Any]:
-    """Return all figures with intervals, the bins of words, and the risk-coverage curve of captions."""
+    """Return all measures with intervals, the bins of words, and the risk-coverage curve of captions."""
     bounds = intervals(predicted)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         name: {"value": round(figure(predicted), 4), "interval": bounds[name]} for name, figure in FIGURES.items()
     }
     words, supported = np.concatenate(predicted.words), np.concatenate(predicted.supported)
-    return found | {
+    return results | {
         "captions": len(predicted.words),
         "words": len(words),
         "right_words": round(float(supported.mean()), 4),

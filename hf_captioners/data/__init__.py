@@ -1,4 +1,4 @@
-"""Captioned data sets, loaded by `load_captions`. A name of `__init__.pyi` loads its module on first use."""
+"""Captioned data sets, loaded by `load_captions`. The names in `__init__.pyi` are imported lazily."""
 
 import lazy_loader
 

@@ -51,7 +51,7 @@ class ParquetImages:
         self.first = -1  # number of the first row of the batch
 
     def require_sizes(self, columns: Sequence[str]) -> None:
-        """Refuse row groups of which some columns decompress to far more than the file has.
+        """Refuse row groups with columns that decompress to far more bytes than the file has.
 
         Raises:
             ValueError: there is one, or what the file states of these columns is damaged.
@@ -63,21 +63,21 @@ class ParquetImages:
             require_sound_footer(self.path, self.file, leaves.values())
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"{self.path} cannot be read as a Parquet file: {error}. Copy it again.") from error
-        most = max(EXPANDED_FLOOR, EXPANDED_RATIO * size)
+        maximum = max(EXPANDED_FLOOR, EXPANDED_RATIO * size)
         for group in range(self.file.num_row_groups):
             expanded = sum(metadata.row_group(group).column(number).total_uncompressed_size for number in leaves)
-            if expanded > most:
+            if expanded > maximum:
                 raise ValueError(
                     f"{self.path} has {size:,} bytes, and its row group {group} decompresses to {expanded:,}, "
-                    f"expected {most:,} at most. If the file is right, write it again with smaller row groups."
+                    f"expected {maximum:,} at most. If the file is right, write it again with smaller row groups."
                 )
 
     def places(self) -> Iterator[str]:
-        """Yield the numbers of the rows."""
+        """Yield the row numbers."""
         yield from map(str, range(self.file.metadata.num_rows))
 
     def content(self, place: str) -> bytes | str:
-        """Return the bytes or the path of the image of a row."""
+        """Return the bytes or path of the image in a row."""
         row = row_number(place, self.file.metadata.num_rows, self.path)
         try:
             self._read_to(row)
@@ -89,7 +89,7 @@ class ParquetImages:
         return image_of_value(value, self.path, place)
 
     def _read_to(self, row: int) -> None:
-        """Read on to the batch of a row, or begin its row group again: a batch is a row, which may be large."""
+        """Read forward to a row, one row per batch since rows may be large; restart the row group to go back."""
         group = bisect.bisect_right(self.ends, row)
         start = self.ends[group - 1] if group else 0
         if self.batch is None or not start <= self.first <= row:
@@ -101,11 +101,11 @@ class ParquetImages:
 
 
 class FooterRead(Exception):
-    """Signal of `NoPages`: the footer is sound, and the pages were about to be read."""
+    """Raised by `NoPages` after a sound Parquet footer was read, at the first read of data pages."""
 
 
 class NoPages(io.FileIO):
-    """File whose reads raise `FooterRead`."""
+    """File object that raises `FooterRead` at any attempt to read data pages."""
 
     def read(self, size: int | None = -1) -> bytes:
         """Raise `FooterRead`."""
@@ -113,7 +113,7 @@ class NoPages(io.FileIO):
 
 
 def require_sound_footer(path: Path, file: pyarrow.parquet.ParquetFile, columns: Iterable[str]) -> None:
-    """Check what the footer of a Parquet file states of chunks of columns, without reading pages.
+    """Check the column chunks that a Parquet footer describes, without reading pages.
 
     `RowGroupMetaData.column` of pyarrow ends the process where this is damaged; its readers raise an error.
 
@@ -134,7 +134,7 @@ def require_sound_footer(path: Path, file: pyarrow.parquet.ParquetFile, columns:
 
 
 def _is_of(column: str, path: str) -> bool:
-    """Return whether a column of a Parquet file is a top-level column, or a part of it."""
+    """Return whether a Parquet path is a top-level column or a nested part of the column."""
     return path == column or path.startswith(f"{column}.")
 
 
@@ -162,11 +162,11 @@ class SavedDataSet:
         self.rows = self.all.select_columns([self.column])
 
     def places(self) -> Iterator[str]:
-        """Yield the numbers of the rows."""
+        """Yield the row numbers."""
         yield from map(str, range(len(self.rows)))
 
     def content(self, place: str) -> bytes | str:
-        """Return the bytes or the path of the image of a row."""
+        """Return the bytes or path of the image in a row."""
         row = row_number(place, len(self.rows), self.path)
         return image_of_value(self.rows[row].column(0)[0].as_py(), self.path, place)
 
@@ -194,11 +194,11 @@ class ArrowImages:
         self.column = image_column(self.table.schema, path, column)
 
     def places(self) -> Iterator[str]:
-        """Yield the numbers of the rows."""
+        """Yield the row numbers."""
         yield from map(str, range(len(self.table)))
 
     def content(self, place: str) -> bytes | str:
-        """Return the bytes or the path of the image of a row."""
+        """Return the bytes or path of the image in a row."""
         row = row_number(place, len(self.table), self.path)
         return image_of_value(self.table[self.column][row].as_py(), self.path, place)
 
@@ -209,7 +209,7 @@ def _has_magic(path: Path) -> bool:
 
 
 def require_no_compression(path: Path) -> None:
-    """Check that the Arrow files of a data set can be mapped into memory: compressed ones expand as they are opened.
+    """Check that the Arrow files of a data set are uncompressed, so that they can be memory-mapped.
 
     Raises:
         ValueError: a record batch is compressed, which `datasets` never writes.
@@ -217,12 +217,12 @@ def require_no_compression(path: Path) -> None:
         ArrowException: a file is damaged.
     """
     state = json.loads((path / SAVED_FILE).read_bytes())
-    for name in (one["filename"] for one in state["_data_files"]):
+    for name in (entry["filename"] for entry in state["_data_files"]):
         require_plain_batches(path / name)
 
 
 def require_plain_batches(path: Path) -> None:
-    """Check that the batches of an Arrow file are not compressed, and that their values lie inside the file.
+    """Check that the batches of an Arrow file are uncompressed and that their buffers lie inside the file.
 
     Raises:
         ValueError: a record batch is compressed.
@@ -241,10 +241,10 @@ def require_plain_batches(path: Path) -> None:
 
 
 def is_compressed(metadata: bytes) -> bool:
-    """Return whether a message of Arrow, a table of FlatBuffers, has a compressed record batch."""
+    """Return whether an Arrow message (a FlatBuffers table) has a compressed record batch."""
 
     def field(table: int, number: int) -> int:
-        """Return the place of a field of a table; 0 if it has none."""
+        """Return the offset of a field in a FlatBuffers table; 0 if the field is absent."""
         fields = table - struct.unpack_from("<i", metadata, table)[0]
         at = 4 + 2 * number
         if at >= struct.unpack_from("<H", metadata, fields)[0]:
@@ -266,7 +266,7 @@ def is_compressed(metadata: bytes) -> bool:
 
 
 def image_column(schema: pyarrow.Schema, path: Path, column: str | None = None) -> str:
-    """Return the column of images: `image`, or the only one of bytes or of `{"bytes", "path"}`.
+    """Return the name of the image column: `image`, or the only column of bytes or `{"bytes", "path"}`.
 
     Args:
         schema: columns of the file.
@@ -276,21 +276,21 @@ def image_column(schema: pyarrow.Schema, path: Path, column: str | None = None) 
     Raises:
         ValueError: there is none, or several; or the named one is none.
     """
-    found = [one.name for one in schema if _holds_images(one.type)]
-    if column is not None and column not in found:
+    candidates = [field.name for field in schema if _holds_images(field.type)]
+    if column is not None and column not in candidates:
         raise ValueError(
             f"{path} has no column {column!r} of images (`image_column`); it has {', '.join(schema.names)}."
-            f"{did_you_mean(column, found)}"
+            f"{did_you_mean(column, candidates)}"
         )
     if column is not None:
         return column
-    if IMAGE_COLUMN in found:
+    if IMAGE_COLUMN in candidates:
         return IMAGE_COLUMN
-    if len(found) == 1:
-        return found[0]
+    if len(candidates) == 1:
+        return candidates[0]
     raise ValueError(
         f"{path} has the columns {schema.names}, expected one of images (bytes, or a struct of bytes and path) named "
-        f"`{IMAGE_COLUMN}`" + (f", and {' and '.join(found)} are such columns." if found else ".")
+        f"`{IMAGE_COLUMN}`" + (f", and {' and '.join(candidates)} are such columns." if candidates else ".")
     )
 
 
@@ -301,7 +301,7 @@ def _holds_images(kind: pyarrow.DataType) -> bool:
 
 
 def row_number(place: str, rows: int, path: Path) -> int:
-    """Return the number of a row.
+    """Parse a row number and check that the file has this row.
 
     Raises:
         FileNotFoundError: there is no such row.
@@ -312,7 +312,7 @@ def row_number(place: str, rows: int, path: Path) -> int:
 
 
 def image_of_value(value: Any, path: Path, place: str) -> bytes | str:
-    """Return the bytes or the path in a cell of a column of images; a relative path begins at the table's folder.
+    """Return the bytes or path in a cell of an image column; relative paths start at the table's folder.
 
     Raises:
         ValueError: it has neither, or a value of another type.

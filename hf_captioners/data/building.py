@@ -1,4 +1,4 @@
-"""Builder of `datasets` for a reader: Arrow files in the cache, or a stream of the same rows."""
+"""Builder for `datasets` that uses a reader: Arrow files in the cache, or a stream of the same rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARROW_FAULTS = (pyarrow.ArrowException, OverflowError, UnicodeError, TypeError, 
 
 
 class CaptionBuilder(ArrowBasedBuilder):
-    """Builder of a data set from a reader.
+    """Builds a data set from a reader.
 
     Args:
         reader: reads the annotations.
@@ -62,7 +62,7 @@ class CaptionBuilder(ArrowBasedBuilder):
 
     @property
     def annotations(self) -> Annotations:
-        """Annotations of the reader; read once."""
+        """Annotations of the reader, read once."""
         if self._annotations is None:
             self.report.begin(self.reader.name)
             self._annotations = self.reader.read(self.report)
@@ -73,23 +73,25 @@ class CaptionBuilder(ArrowBasedBuilder):
         return list(self.info.splits or self.annotations.splits)
 
     def _split_generators(self, dl_manager: Any) -> list[SplitGenerator]:
-        found = self.annotations
+        annotations = self.annotations
         if self.strict:
             self.report.raise_if_bad()
-        self.info.features = caption_features(found.extra, found.views)
-        self._check_counts({split: len(rows) for split, rows in found.splits.items()})
+        self.info.features = caption_features(annotations.extra, annotations.views)
+        self._check_counts({split: len(rows) for split, rows in annotations.splits.items()})
         return [
             SplitGenerator(name=split, gen_kwargs={"split": split, "parts": _parts(len(rows))})
-            for split, rows in found.splits.items()
+            for split, rows in annotations.splits.items()
         ]
 
     def _generate_tables(self, split: str, parts: list[tuple[int, int]]) -> Iterator[tuple[Key, pyarrow.Table]]:
-        found = self.annotations
-        schema = caption_features(found.extra, found.views).arrow_schema
+        annotations = self.annotations
+        schema = caption_features(annotations.extra, annotations.views).arrow_schema
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as workers:
             for part, (start, stop) in enumerate(parts):
                 for first in range(start, stop, ROWS_AT_ONCE):
-                    rows = [found.splits[split][index] for index in range(first, min(first + ROWS_AT_ONCE, stop))]
+                    rows = [
+                        annotations.splits[split][index] for index in range(first, min(first + ROWS_AT_ONCE, stop))
+                    ]
                     rows = usable_rows(rows, self.report, self.reader.check_images, workers)
                     table = self._table(rows, split, schema)
                     if self.strict:
@@ -99,7 +101,7 @@ class CaptionBuilder(ArrowBasedBuilder):
                         yield Key(part, first), table
 
     def _table(self, rows: list[CaptionRow], split: str, schema: pyarrow.Schema) -> pyarrow.Table:
-        """Return rows as Arrow stores them; report those with values of other types, and leave them out."""
+        """Return rows as an Arrow table; report and drop rows with values of wrong types."""
         records = [row.as_record(split, self.annotations.views) for row in rows]
         try:
             return pyarrow.Table.from_pylist(records, schema=schema)
@@ -127,7 +129,7 @@ class CaptionBuilder(ArrowBasedBuilder):
         write_text(Path(self._output_dir, REPORT_FILE), self.report.to_json())
 
     def _check_counts(self, counts: Mapping[str, int]) -> None:
-        """Raise if a split whose size the reader knows has a different size or is missing."""
+        """Check that each split has as many rows as the reader announces."""
         expected = self.annotations.expected
         if any(counts.get(split, 0) != count for split, count in expected.items()):
             raise ValueError(
@@ -137,7 +139,7 @@ class CaptionBuilder(ArrowBasedBuilder):
             )
 
     def prepare(self) -> None:
-        """Build the Arrow files or find them in the cache, with the report of their build.
+        """Build the Arrow files, or find them in the cache with the report of their build.
 
         Raises:
             BadRowsError: `strict` is set and there is a problem.

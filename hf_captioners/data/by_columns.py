@@ -41,7 +41,7 @@ from .schema import CAPTIONS, IMAGE, IMAGE_ID, SPLIT
 
 @dataclass(kw_only=True)
 class ByColumns(HubDatasetReader):
-    """Reader that renames columns to the schema.
+    """Reader that renames the columns of any data set to the schema.
 
     Attributes:
         path: a data set of the Hub, or a format that `datasets` knows: `webdataset`, `parquet`, `json`, ...
@@ -66,7 +66,7 @@ class ByColumns(HubDatasetReader):
     def load(
         self, split: str | None, streaming: bool, strict: bool, report: DataReport, cache_dir: str | Path | None
     ) -> CaptionDatasets:
-        """Load the data set and rename, gather and check its columns.
+        """Load a data set, and rename, gather and check its columns.
 
         Raises:
             ValueError: a column is missing, or no row has an image and a caption.
@@ -91,7 +91,7 @@ class ByColumns(HubDatasetReader):
 
     @property
     def _place(self) -> str:
-        """The files, the folder or the name of the data set, for messages."""
+        """Files, folder or name of the data set, for messages."""
         return str(self.data_files or self.data_dir or self.path)
 
     def _of_split(
@@ -103,7 +103,7 @@ class ByColumns(HubDatasetReader):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the source, and the file if it is known, in errors of `datasets`, which often name neither."""
+        """Context manager that adds source and, if known, file to errors of `datasets`, which often lack both."""
         try:
             yield
         except (FileNotFoundError, ConnectionError):
@@ -120,19 +120,19 @@ class ByColumns(HubDatasetReader):
         self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
     ) -> Dataset | IterableDataset:
         features: Mapping[str, Any] = dataset.features or next(iter(dataset.take(1)), {})
-        wanted = [self.image_column, *self.caption_columns, *([self.id_column] if self.id_column else [])]
-        if missing := [column for column in wanted if column not in features]:
+        required = [self.image_column, *self.caption_columns, *([self.id_column] if self.id_column else [])]
+        if missing := [column for column in required if column not in features]:
             raise ValueError(f"{self.path!r} has no column {', '.join(missing)}; it has {', '.join(features)}.")
         if isinstance(dataset, IterableDataset):
             return self._streamed(dataset, split, strict, report)
         return self._stored(dataset, split, strict, report)
 
     def _renamed(self, dataset: Any) -> Any:
-        """Keep the image and the additional columns."""
+        """Rename the image column to `image`, and drop the caption columns and those with reserved names."""
         columns = list(dataset.features)
-        others = [name for name in columns if name in (*self.caption_columns, IMAGE_ID, CAPTIONS, SPLIT)]
-        others += [IMAGE] if self.image_column != IMAGE and IMAGE in columns else []
-        dataset = dataset.remove_columns([name for name in dict.fromkeys(others) if name != self.image_column])
+        unused = [name for name in columns if name in (*self.caption_columns, IMAGE_ID, CAPTIONS, SPLIT)]
+        unused += [IMAGE] if self.image_column != IMAGE and IMAGE in columns else []
+        dataset = dataset.remove_columns([name for name in dict.fromkeys(unused) if name != self.image_column])
         if self.image_column != IMAGE:
             dataset = dataset.rename_column(self.image_column, IMAGE)
         return dataset.cast_column(IMAGE, Image())
@@ -201,13 +201,13 @@ class ByColumns(HubDatasetReader):
         return str(value) if self.id_column else f"{split}-{value:09d}"
 
     def _is_readable(self, image: dict[str, Any], name: str, split: str, number: int, report: DataReport) -> bool:
-        """Return whether an image can be decoded or lies on another machine; report one that cannot."""
+        """Return whether an image can be decoded or is on another machine; report an unreadable image."""
         if image["bytes"] is None and image["path"] is not None and not is_local_path(image["path"]):
             return True
         reason = why_undecodable(image)
         if reason is not None:
-            what = f"{image['path'] or 'the image'} of the row {name!r}: {reason}"
-            report.add(ProblemKind.UNREADABLE_IMAGE, f"{self.path}/{split}", number, what)
+            place = f"{image['path'] or 'the image'} of the row {name!r}: {reason}"
+            report.add(ProblemKind.UNREADABLE_IMAGE, f"{self.path}/{split}", number, place)
         return reason is None
 
     def _report(self, captions: list[str], no_image: bool, split: str, number: int, report: DataReport) -> None:
@@ -222,7 +222,7 @@ _ADDED = Features({IMAGE_ID: Value("string"), CAPTIONS: List(Value("string")), S
 
 
 def _damaged_parquet(folder: Path | None) -> str | None:
-    """Return what is wrong with the first Parquet file of a folder that cannot be read; None if all can be read."""
+    """Return what is wrong with the first unreadable Parquet file of a folder; None if all are readable."""
     for path in [] if folder is None else sorted(folder.rglob("*.parquet")):
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
@@ -234,6 +234,6 @@ def _damaged_parquet(folder: Path | None) -> str | None:
 
 
 def _gathered(values: Sequence[Any]) -> list[str]:
-    """Return strings and lists of strings as one list, without empty ones."""
+    """Flatten strings and lists of strings to one list, without empty strings."""
     flat = [text for value in values for text in (value if isinstance(value, (list, tuple)) else [value])]
     return [text for text in flat if isinstance(text, str) and text.strip()]

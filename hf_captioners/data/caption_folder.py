@@ -88,7 +88,7 @@ class CaptionFolder(CaptionReader):
             self.encoding = require_encoding(self.encoding)
 
     def tables(self, report: DataReport | None = None) -> list[FolderTable]:
-        """Return the tables of the folder, see `find_tables`."""
+        """Return the caption tables of the folder, see `find_tables`."""
         tables = find_tables(self.folder, self.metadata_file, report)
         return [replace(table, encoding=self.encoding) for table in tables]
 
@@ -97,19 +97,19 @@ class CaptionFolder(CaptionReader):
         return [file for table in self.tables() for file in table.files()]
 
     def image_places(self) -> Iterable[Path]:
-        """Return the folder, and `image_dir` if it is given."""
+        """Return the data set's folder, and `image_dir` if set."""
         yield self.folder
         if self.image_dir is not None:
             yield from {table.folder / self.image_dir: None for table in self.tables()}
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the tables, collect the captions of each image, and sort by split."""
+        """Read the tables, collect the captions of each image, and sort the images by split."""
         splits: dict[str, list[CaptionRow]] = {}
         for table in self.tables(report):
-            named: set[Path] = set()
-            for row in self._images_of(table, report, named):
+            images_in_tables: set[Path] = set()
+            for row in self._images_of(table, report, images_in_tables):
                 splits.setdefault(table.split or _split_of(row), []).append(row)
-            self._report_unnamed(table, named, report)
+            self._report_unnamed(table, images_in_tables, report)
         if not splits and not report.goes_on:
             rejected = f" {report.notes[REJECTED_NOTE]:,} are rejected." if report.notes[REJECTED_NOTE] else ""
             raise ValueError(f"No row of {self.folder} can be used.{rejected}\n{first_lines(report.problems, 10)}")
@@ -118,7 +118,7 @@ class CaptionFolder(CaptionReader):
         return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows], report))
 
     def _images_of(self, table: FolderTable, report: DataReport, named: set[Path]) -> list[CaptionRow]:
-        """Return one row per image of a table, in the order in which images are first named."""
+        """Return one row per image of a table, in order of first occurrence."""
         images: dict[Path, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
         places = [FolderNames(self._base(table.folder) / place) for place in self._places()]
@@ -145,7 +145,7 @@ class CaptionFolder(CaptionReader):
                 report.add(ProblemKind.MALFORMED_ROW, table.path, line, fault)
                 continue
             name, path = found or find_image(places, written)
-            if not path.is_file() and (near := next(filter(None, (one.near(written) for one in places)), None)):
+            if not path.is_file() and (near := next(filter(None, (names.near(written) for names in places)), None)):
                 message = f"there is no file {path}. Did you mean {near!r}? Upper and lower case differ"
                 report.add(ProblemKind.MISSING_IMAGE, table.path, line, message)
                 continue
@@ -154,14 +154,14 @@ class CaptionFolder(CaptionReader):
             row = self._row(
                 name, path, captions, record | {SPLIT: split}, {file_column, *caption_columns}, table, line
             )
-            known = images.get(path) or ids.get(row.image_id)
-            if known is None:
+            earlier = images.get(path) or ids.get(row.image_id)
+            if earlier is None:
                 images[path] = ids[row.image_id] = row
-            elif known is images.get(path) and _one_a_row(record, caption_columns):
-                known.captions += captions
+            elif earlier is images.get(path) and _one_a_row(record, caption_columns):
+                earlier.captions += captions
             else:
                 what = f"the image {name!r}" if path in images else f"the image_id {row.image_id!r}"
-                report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} is in line {known.line} already")
+                report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} is in line {earlier.line} already")
         moved.remark(report)
         return [row for row in images.values() if row.captions]
 
@@ -177,7 +177,7 @@ class CaptionFolder(CaptionReader):
             raise ValueError(f"{table.path} {wrong}")
 
     def _missing_column(self, records: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return what is wrong with the names of columns, given or usual, of which no row has one; None if nothing."""
+        """Return what is wrong with the column names if columns are missing in all rows; None if none is missing."""
         columns = dict.fromkeys(name for record in records for name in record)
         if columns and all(self._lacks_columns(record) for record in records):
             return f"has no columns of usual names for images and captions; it has {listed(columns)}. {COLUMN_ADVICE}"
@@ -204,7 +204,7 @@ class CaptionFolder(CaptionReader):
         return CaptionRow(image_id, str(path), captions, str(table.path), line, extra)
 
     def _name_fault(self, name: str, column: str, table: FolderTable) -> str | None:
-        """Return why an image name is not used: it is no name, or leads out of the folder."""
+        """Return why an image name is invalid: no name, or a path out of the folder; None for a valid name."""
         if not name:
             return f"the column {column!r} is empty"
         parts = PurePath(name).parts
@@ -218,30 +218,30 @@ class CaptionFolder(CaptionReader):
         return None
 
     def _columns(self, record: dict[str, Any]) -> tuple[str, list[str]]:
-        """Choose the columns of a row; JSON rows may have different columns."""
+        """Choose the image and caption columns of a row; JSON rows may have different columns."""
         file = self.file_column or table_columns.file_column(tuple(record))
         captions = list(_as_list(self.caption_columns) or table_columns.caption_columns(tuple(record)))
         missing = [name for name in (file, *captions) if name is not None and name not in record]
         if missing or file is None or not captions:
-            what = f"no column {', '.join(map(repr, missing))}" if missing else "no column of file names and captions"
-            raise ValueError(f"the row has {what}; it has {', '.join(map(repr, record))}. {COLUMN_ADVICE}")
+            fault = f"no column {', '.join(map(repr, missing))}" if missing else "no column of file names and captions"
+            raise ValueError(f"the row has {fault}; it has {', '.join(map(repr, record))}. {COLUMN_ADVICE}")
         return file, captions
 
     def _lacks_columns(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a column that was not given cannot be found by its usual names."""
+        """Return whether a column that the user has not named is missing under its usual names."""
         columns = tuple(record)
         lacks_file = self.file_column is None and table_columns.file_column(columns) is None
         return lacks_file or (not self.caption_columns and not table_columns.caption_columns(columns))
 
     def _base(self, folder: Path) -> Path:
-        """Return the folder that the names in a table are relative to."""
+        """Return the folder to which the names in a table are relative."""
         return folder if self.image_dir is None else folder / self.image_dir
 
     def _places(self) -> Sequence[str]:
         return IMAGE_FOLDERS if self.image_dir is None else ("",)
 
     def _inside(self, path: Path, folder: Path) -> bool:
-        """Return whether a path is in the folder of the data set or in `image_dir`; links are not followed."""
+        """Return whether a path lies in the data set's folder or in `image_dir`; links are not followed."""
         places = [self.folder] if self.image_dir is None else [self.folder, folder / self.image_dir]
         absolute = os.path.abspath(path)
         return any(absolute.startswith(os.path.join(os.path.abspath(place), "")) for place in places)
@@ -254,14 +254,14 @@ class CaptionFolder(CaptionReader):
 
 
 def _image_of(record: Mapping[str, Any], column: str | None, places: Sequence[FolderNames]) -> Iterator[Path]:
-    """Yield the path of the image that a row names, if it names one."""
+    """Yield the path of the image that a row names, if any."""
     name = column or table_columns.file_column(tuple(record))
     if name is not None and isinstance(record.get(name), str):
         yield find_image(places, record[name])[1]
 
 
 class _MovedImages:
-    """Images of a folder that a table names by absolute paths of another place.
+    """Finds images in a folder by absolute paths of another machine or folder.
 
     Args:
         table: the table.
@@ -273,7 +273,7 @@ class _MovedImages:
         self.written: dict[Path, str] = {}
 
     def find(self, written: str) -> tuple[str, Path] | None:
-        """Return name and path of the image in the folder that an absolute path means; None of any other name.
+        """Return name and path of the image in the folder that matches an absolute path of another place.
 
         Raises:
             ValueError: another absolute path means the same image.
@@ -281,16 +281,16 @@ class _MovedImages:
         if not is_absolute(written) or os.path.exists(written):
             return None
         for names in self.places:
-            if names.find(written) is None and (found := names.find_end(written)) is not None:
-                path = names.folder / found
+            if names.find(written) is None and (name := names.find_end(written)) is not None:
+                path = names.folder / name
                 first = self.written.setdefault(path, written)
                 if plain_form(first.replace("\\", "/")) != plain_form(written.replace("\\", "/")):
                     raise ValueError(f"{written!r} and {first!r} would both be the file {path}")
-                return found, path
+                return name, path
         return None
 
     def remark(self, report: DataReport) -> None:
-        """Say how many images were found so."""
+        """Add to the report how many images were found by absolute paths of another place."""
         if self.written:
             path, first = next(iter(self.written.items()))
             report.remark(
@@ -301,7 +301,7 @@ class _MovedImages:
 
 
 def extra_features(rows: Sequence[CaptionRow], report: DataReport) -> Features:
-    """Infer the features of the source's own columns from all rows.
+    """Infer the feature types of the source's additional columns from all rows.
 
     Raises:
         ValueError: a column has values of several types, and the report does not go on; the message names the first
@@ -332,17 +332,17 @@ def _feature_of(name: str, rows: Sequence[CaptionRow]) -> Any:
 def _captions_of(
     record: dict[str, Any], columns: Sequence[str], table: Path, line: int, report: DataReport
 ) -> list[str]:
-    """Return the captions of a row, and report those that are empty or not text."""
-    found: list[Any] = []
+    """Return the captions of a row; report empty captions and values that are not text."""
+    parsed: list[Any] = []
     filled = [column for column in columns if record[column] not in (None, "")] or columns[:1]
     for column in filled:
         value = record[column]
         if column == CAPTIONS and isinstance(value, str) and value.startswith("["):
             value = _list_in_text(value)
-        found += value if isinstance(value, list) else [value]
-    captions = [text for text in found if isinstance(text, str) and text.strip() and storable(text) == text]
-    if len(captions) < len(found) or not found:
-        bad: Any = next((caption for caption in found if caption not in captions), [])
+        parsed += value if isinstance(value, list) else [value]
+    captions = [text for text in parsed if isinstance(text, str) and text.strip() and storable(text) == text]
+    if len(captions) < len(parsed) or not parsed:
+        bad: Any = next((caption for caption in parsed if caption not in captions), [])
         report.add(ProblemKind.MISSING_CAPTION, table, line, f"expected text in {', '.join(columns)}, found {bad!r}")
     return captions
 
@@ -352,7 +352,7 @@ def _as_list(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _list_in_text(text: str) -> Any:
-    """Return the list that a CSV field contains as JSON; other text is a caption."""
+    """Parse a CSV field that contains a JSON list; other text is returned as a single caption."""
     try:
         return json.loads(text)
     except ValueError:
@@ -364,7 +364,7 @@ def _one_a_row(record: dict[str, Any], columns: Sequence[str]) -> bool:
 
 
 def _split_of(row: CaptionRow) -> str:
-    """Return the split that a row or its first folder names; unknown names in a `split` column are kept."""
+    """Return the split named by a row or by its first folder; unknown names in a `split` column are kept."""
     split = row.extra.get(SPLIT)
     if split is not None:
         return SPLIT_NAMES.get(str(split).lower(), str(split))
@@ -382,11 +382,11 @@ def _split_rank(split: str) -> tuple[int, str]:
 
 
 def _report_shared(splits: dict[str, list[CaptionRow]], report: DataReport) -> None:
-    """Report images that have the same id in two splits: they make evaluation too optimistic."""
+    """Report images with the same id in two splits, because they make evaluation too optimistic."""
     first: dict[str, tuple[str, CaptionRow]] = {}
     for split, rows in splits.items():
         for row in rows:
-            known_split, known = first.setdefault(row.image_id, (split, row))
-            if known_split != split:
-                message = f"{row.image_id!r} is in {split} and in {known_split} ({known.file}:{known.line})"
+            first_split, first_row = first.setdefault(row.image_id, (split, row))
+            if first_split != split:
+                message = f"{row.image_id!r} is in {split} and in {first_split} ({first_row.file}:{first_row.line})"
                 report.add(ProblemKind.IN_TWO_SPLITS, row.file, row.line, message, dropped=False)

@@ -1,4 +1,4 @@
-"""Dataset cards: contents, source, licence and citation of a captioned data set, and its left-out rows."""
+"""Data set cards: contents, source, licence, citation and dropped rows of a captioned data set."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Please cite: {{ source.citation }}
 def dataset_card(
     name: str, splits: Mapping[str, Dataset], report: DataReport | None = None, **options: Any
 ) -> DatasetCard:
-    """Make the card of a loaded data set for the Hub.
+    """Make the Hub card of a loaded data set.
 
     Args:
         name: the name that `load_captions` was given.
@@ -81,7 +81,7 @@ def dataset_card(
     )
     values = {field.name: getattr(reader, field.name) for field in dataclasses.fields(reader)}
     counts = {} if report is None else {**report.counts(), **report.notes}
-    reported = ", ".join(f"{count:,} x {inert_text(what)}" for what, count in counts.items())
+    reported = ", ".join(f"{count:,} x {inert_text(kind)}" for kind, count in counts.items())
     complete = "" if report is None else "Every row of the source is included."
     return DatasetCard.from_template(
         data,

@@ -1,4 +1,4 @@
-"""Checks of a data set without building it."""
+"""Checks of a data set without building its Arrow files."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class DataCheck:
     words: Counter[int] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """Return the result as lines of text."""
-        found = [f"{split}: {count:,} images" for split, count in self.report.kept.items()]
-        found += [f"{count:,} x {note}" for note, count in self.report.notes.items()]
-        for what, counts in (("captions per image", self.captions), ("words per caption", self.words)):
+        """Return the check's result as lines of text."""
+        lines = [f"{split}: {count:,} images" for split, count in self.report.kept.items()]
+        lines += [f"{count:,} x {note}" for note, count in self.report.notes.items()]
+        for title, counts in (("captions per image", self.captions), ("words per caption", self.words)):
             if counts:
                 mean = statistics.fmean(counts.elements())
-                found.append(f"{what}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
-        return [*found, *self.report.remarks]
+                lines.append(f"{title}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
+        return [*lines, *self.report.remarks]
 
 
 def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any) -> DataCheck:
-    """Read a data set and decode all its images, without building it.
+    """Read a data set and decode all its images, without building Arrow files.
 
     Args:
         name: one of `list_datasets()` that is read from files.
@@ -92,7 +92,7 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
 
 
 def _generated(folder: Path, options: Mapping[str, Any]) -> list[str]:
-    """Return a line on text files that a captioner wrote, which training refuses; none if there are none."""
+    """Return a warning about caption files written by a captioner, which training refuses; empty without any."""
     with suppress(ValueError, OSError):  # faults that the pass over the rows has reported
         files = unchanged_files(folder, options.get("metadata_file"), bool(options.get("follow_links")))
         if count := sum(1 for _ in files):

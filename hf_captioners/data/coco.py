@@ -1,4 +1,4 @@
-"""`coco`: Microsoft COCO captions, with Karpathy's split or the official one.
+"""`coco`: Microsoft COCO captions, with Karpathy's or the official split.
 
 Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014; Chen et al., "Microsoft COCO Captions", 2015.
 
@@ -116,15 +116,15 @@ class Coco(CaptionReader):
         lists = self.split_lists
         if not isinstance(lists, Path):
             return []
-        found = [lists] if lists.is_file() else sorted([*lists.glob("coco_*_ids.npy"), *lists.glob("coco_*.txt")])
-        if not found:
+        paths = [lists] if lists.is_file() else sorted([*lists.glob("coco_*_ids.npy"), *lists.glob("coco_*.txt")])
+        if not paths:
             raise FileNotFoundError(
                 f"{lists} (`split_lists`) is neither a JSON file nor a folder with coco_*_ids.npy or coco_*.txt."
             )
-        return found
+        return paths
 
     def annotation_files(self) -> list[Path]:
-        """Return the split file, or the official files and the split lists."""
+        """Return the split file, or the official annotation files and the split lists."""
         split_file = self._by_split_file()
         return [split_file] if split_file else [*self._official_files().values(), *self._list_files()]
 
@@ -132,19 +132,19 @@ class Coco(CaptionReader):
         return [Path(self.image_dir)] if self.image_dir else [self.folder, self.folder / "images"]
 
     def image_places(self) -> Iterable[Path]:
-        """Return the folders with images."""
+        """Return the image folders."""
         if self.with_images:
             names = [f"{part}{self.year}" for part in ("train", "val", "test")]
             folders = [root / name for root in self._image_roots() for name in names]
             yield from (folder for folder in folders if folder.is_dir())
 
     def _absent_folders(self, files: Iterable[str]) -> set[str]:
-        """Return the parts of the official split without a folder of images, if other parts have one."""
+        """Return the parts of the official split without an image folder, if other parts have a folder."""
         if not (self.official and self.with_images):
             return set()
         roots = self._image_roots()
-        there = {part for part in files if any((root / f"{part}{self.year}").is_dir() for root in roots)}
-        return set(files) - there if there else set()
+        existing = {part for part in files if any((root / f"{part}{self.year}").is_dir() for root in roots)}
+        return set(files) - existing if existing else set()
 
     def _image_finder(self) -> Callable[[str, str], str | None]:
         roots = self._image_roots()
@@ -158,7 +158,7 @@ class Coco(CaptionReader):
         return find
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the images and their captions, and assign them to splits."""
+        """Read images and captions, and assign them to splits."""
         split_file = self._by_split_file()
         if split_file:
             rows: Iterable[CaptionRow] = read_karpathy(split_file, self._image_finder(), report)
@@ -220,7 +220,7 @@ def read_official(
     if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):
         raise ValueError(f'{path} is not in COCO\'s format: expected {{"images": [...], "annotations": [...]}}.')
     captions = _captions_by_image(content, path, report) if captioned else {}
-    seen: set[int] = set()
+    image_ids: set[int] = set()
     for number, image in enumerate(content["images"], 1):
         try:
             image_id, name = int(image["id"]), str(image["file_name"])
@@ -231,7 +231,7 @@ def read_official(
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images`: {fault}")
             continue
         pairs = sorted(captions.get(image_id, []))
-        if image_id in seen:
+        if image_id in image_ids:
             report.add(ProblemKind.DUPLICATE, path, number, f"the image id {image_id} occurs twice in `images`")
         elif captioned and not pairs:
             report.add(ProblemKind.MISSING_CAPTION, path, number, f"image {image_id} has no annotation")
@@ -245,14 +245,14 @@ def read_official(
             }
             texts = [text for _, text in pairs]
             yield CaptionRow(str(image_id), find_image(folder, name), texts, str(path), number, extra)
-        seen.add(image_id)
+        image_ids.add(image_id)
 
 
 def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) -> dict[int, list[tuple[int, str]]]:
     ids = [image.get("id") for image in content["images"] if isinstance(image, dict)]
-    known = {image_id for image_id in ids if isinstance(image_id, (int, str))}
+    valid_ids = {image_id for image_id in ids if isinstance(image_id, (int, str))}
     captions: dict[int, list[tuple[int, str]]] = {}
-    seen: set[int] = set()
+    assigned: set[int] = set()
     for number, entry in enumerate(content["annotations"], 1):
         try:
             image_id, caption_id, caption = entry["image_id"], int(entry["id"]), entry["caption"]
@@ -262,22 +262,22 @@ def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) 
             continue
         if fault := row_fault(entry):
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations`: {fault}")
-        elif image_id not in known:
+        elif image_id not in valid_ids:
             message = f"annotation {caption_id} belongs to image {image_id}, which `images` lacks"
             report.add(ProblemKind.MISSING_IMAGE, path, number, message)
-        elif caption_id in seen:
+        elif caption_id in assigned:
             report.add(ProblemKind.DUPLICATE, path, number, f"the annotation id {caption_id} occurs twice")
         elif not isinstance(caption, str) or not caption.strip():
             report.add(ProblemKind.MISSING_CAPTION, path, number, f"annotation {caption_id} is {caption!r}")
         else:
             captions.setdefault(image_id, []).append((caption_id, caption))
-        seen.add(caption_id)
+        assigned.add(caption_id)
     return captions
 
 
 @dataclass(frozen=True)
 class SplitLists:
-    """Lists of the images or captions of each part of Karpathy's split.
+    """Lists of the images or captions in each part of Karpathy's split.
 
     Attributes:
         parts: the ids of each part.
@@ -288,7 +288,7 @@ class SplitLists:
     column: str
 
     def assign(self, row: CaptionRow, official_part: str) -> Iterator[CaptionRow]:
-        """Yield a row with its part; with lists of captions, without the captions that are in no list."""
+        """Yield an image's row with its split; with caption lists, unlisted captions are dropped."""
         if self.column == "caption_ids":
             yield from self._by_captions(row)
             return
@@ -310,7 +310,7 @@ class SplitLists:
 
 
 def read_split_lists(files: list[Path]) -> SplitLists:
-    """Read the lists of ids that define Karpathy's split, in any format of `Coco.split_lists`.
+    """Read the id lists that define Karpathy's split, in any format of `Coco.split_lists`.
 
     Raises:
         ValueError: a list has a different structure.

@@ -65,35 +65,35 @@ class ConceptualCaptions(CaptionReader):
     with_images: bool = True
 
     def tables(self) -> dict[str, Path]:
-        """Return the file of each available split."""
-        found: dict[str, Path] = {}
+        """Return the TSV file of each available split."""
+        tables: dict[str, Path] = {}
         for split, pattern in PATTERNS.items():
             paths = sorted(self.folder.glob(pattern))
             if len(paths) > 1:
                 raise ValueError(f"{self.folder} has several files for {split}: {[path.name for path in paths]}.")
             if paths:
-                found[split] = paths[0]
-        if not found:
+                tables[split] = paths[0]
+        if not tables:
             raise FileNotFoundError(
                 f"{self.folder} has neither Train_GCC-training.tsv nor Validation_GCC-1.1.0-Validation.tsv. Get them "
                 f"from {self.card.homepage}."
             )
-        return found
+        return tables
 
     def annotation_files(self) -> list[Path]:
         """Return the TSV files."""
         return list(self.tables().values())
 
     def image_folder(self, split: str) -> Path:
-        """Return the folder of the downloaded images of a split."""
+        """Return the folder of a split's downloaded images."""
         return Path(self.image_dir or self.folder) / split
 
     def image_places(self) -> Iterable[Path]:
-        """Return the folders of fetched images."""
+        """Return the folders of downloaded images."""
         return [self.image_folder(split) for split in PATTERNS] if self.with_images else []
 
     def read(self, report: DataReport) -> Annotations:
-        """Find the lines, and select those with images."""
+        """Index the TSV lines, and select those with images."""
         splits: dict[str, Sequence[CaptionRow]] = {}
         for split, path in self.tables().items():
             lines = TsvLines(path, report)
@@ -127,7 +127,7 @@ class ConceptualCaptions(CaptionReader):
 def images_to_fetch(
     data_dir: str | Path, split: str, first_number: int = 0, report: DataReport | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield names and addresses of the images of a split, for `download_images`.
+    """Yield names and URLs of the images of a split, for `download_images`.
 
     Args:
         data_dir: folder of the TSV files.
@@ -147,7 +147,7 @@ def images_to_fetch(
 
 
 class TsvLines:
-    """Well-formed lines of a file of captions and addresses, stored as offsets to save memory.
+    """Well-formed lines of a TSV file of captions and URLs, stored as offsets to save memory.
 
     Args:
         path: the file.
@@ -177,7 +177,7 @@ class TsvLines:
         return len(self.starts)
 
     def __getitem__(self, index: int) -> tuple[int, str, str]:
-        """Return line number (from 1), caption and address."""
+        """Return line number (from 1), caption and URL."""
         start = self.starts[index]
         caption, url = self.content[start : self._end(start)].decode("utf-8").removeprefix("\ufeff").split("\t")
         return self.numbers[index], caption, url.rstrip("\r")
@@ -196,7 +196,7 @@ def _fault(line: bytes) -> str | None:
 
 
 class PairRows(LazyRows):
-    """Rows of a split: selected lines, with or without images."""
+    """Rows of a split: selected TSV lines, with or without images."""
 
     def __init__(self, lines: TsvLines, indices: Sequence[int], images: list[str] | None, lower_case: bool) -> None:
         self.lines, self.indices, self.images, self.lower_case = lines, indices, images, lower_case
@@ -205,7 +205,7 @@ class PairRows(LazyRows):
         return len(self.indices)
 
     def row(self, index: int) -> CaptionRow:
-        """Return the image-caption pair at a row of the TSV file, read when it is asked for."""
+        """Read the image-caption pair of a TSV line."""
         number, caption, url = self.lines[self.indices[index]]
         image = None if self.images is None else self.images[index]
         caption = caption.lower() if self.lower_case else caption
@@ -218,12 +218,12 @@ def _held_out(count: int, held_out: int, seed: int) -> dict[str, Sequence[int]]:
             f"`held_out` is {held_out}; expected 1 to {count - 1}, as there are {count:,} training pairs."
         )
     chosen = sorted(random.Random(seed).sample(range(count), held_out))
-    taken = set(chosen)
-    return {"train": [index for index in range(count) if index not in taken], "validation": chosen}
+    selected = set(chosen)
+    return {"train": [index for index in range(count) if index not in selected], "validation": chosen}
 
 
 def _hashes(url: str) -> tuple[str, str]:
-    """Return the names of an image by its address, without leading zeros, as names are compared."""
+    """Return possible names of a downloaded image: MD5 and SHA-1 of its URL, without leading zeros."""
     data = url.encode("utf-8")
     digests = (hashlib.md5(data, usedforsecurity=False), hashlib.sha1(data, usedforsecurity=False))
     first, second = (digest.hexdigest().lstrip("0") for digest in digests)

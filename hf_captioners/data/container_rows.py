@@ -1,4 +1,4 @@
-"""Captions and other columns of the images in tar shards, Parquet and Arrow files and saved data sets."""
+"""Captions and other columns of images in tar shards, Parquet and Arrow files and saved data sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TableContainer = ParquetImages | ArrowImages | SavedDataSet
 
 @dataclass
 class ContainerRow:
-    """Captions and columns of an image in a container.
+    """Captions and columns of an image in a container file.
 
     Attributes:
         place: place of the image in the container.
@@ -38,7 +38,7 @@ class ContainerRow:
 
 
 def tar_rows(shard: TarShard, columns: Sequence[str] | None) -> Iterator[ContainerRow]:
-    """Yield the rows of a tar shard, whose captions are in files of the same name.
+    """Yield the rows of a tar shard, whose captions are in files named like the images.
 
     Args:
         shard: the shard.
@@ -50,8 +50,8 @@ def tar_rows(shard: TarShard, columns: Sequence[str] | None) -> Iterator[Contain
         content: Any = None
         captions: list[Any] = []
         for ending in TEXT_ENDINGS:
-            wanted = columns is None or ending in columns
-            if ending in texts and ending != "json" and wanted and not captions:
+            is_selected = columns is None or ending in columns
+            if ending in texts and ending != "json" and is_selected and not captions:
                 captions = [line for line in decoded(texts[ending])[0].splitlines() if line.strip()]
         if "json" in texts and not captions:
             try:
@@ -65,7 +65,7 @@ def tar_rows(shard: TarShard, columns: Sequence[str] | None) -> Iterator[Contain
 
 
 def table_rows(container: TableContainer, columns: Sequence[str] | None) -> Iterator[ContainerRow]:
-    """Yield the rows of a container that is a table.
+    """Yield the rows of a Parquet file, Arrow file or saved data set.
 
     Args:
         container: the container.
@@ -76,12 +76,12 @@ def table_rows(container: TableContainer, columns: Sequence[str] | None) -> Iter
     """
     schema = schema_of(container)
     captions = require_caption_columns(container.path, schema, columns)
-    others = [one.name for one in schema if one.name not in captions and is_plain(one.type)]
+    further = [field.name for field in schema if field.name not in captions and is_plain(field.type)]
     if isinstance(container, ParquetImages):
-        container.require_sizes([*captions, *others])
+        container.require_sizes([*captions, *further])
     number = 0
     try:
-        for batch in _batches(container, [*captions, *others]):
+        for batch in _batches(container, [*captions, *further]):
             for record in batch:
                 values = [record.pop(name) for name in captions]
                 yield ContainerRow(str(number), values, record)
@@ -93,14 +93,14 @@ def table_rows(container: TableContainer, columns: Sequence[str] | None) -> Iter
 
 
 def schema_of(container: TableContainer) -> pyarrow.Schema:
-    """Return the columns of a container without that of the images."""
+    """Return the column types of a container without the image column."""
     if isinstance(container, ParquetImages):
         schema = container.file.schema_arrow
     elif isinstance(container, ArrowImages):
         schema = container.table.schema
     else:
         schema = container.all.features.arrow_schema
-    return pyarrow.schema([one for one in schema if one.name != container.column])
+    return pyarrow.schema([field for field in schema if field.name != container.column])
 
 
 def _batches(container: TableContainer, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
@@ -116,20 +116,20 @@ def _batches(container: TableContainer, columns: list[str]) -> Iterator[list[dic
 
 
 def require_caption_columns(path: Path, schema: pyarrow.Schema, columns: Sequence[str] | None) -> list[str]:
-    """Return the columns of captions, see `table_rows`."""
+    """Return the caption columns, see `table_rows`."""
     if columns:
         if missing := [name for name in columns if name not in schema.names]:
             raise ValueError(f"{path} has no column {missing[0]!r}; it has {listed(schema.names)}.")
         return list(columns)
-    texts = [one.name for one in schema if _holds_texts(one.type)]
-    found = [name for name in table_columns.caption_columns(tuple(texts)) if name in texts]
+    texts = [field.name for field in schema if _holds_texts(field.type)]
+    usual = [name for name in table_columns.caption_columns(tuple(texts)) if name in texts]
     free = [name for name in texts if name not in (table_columns.file_column(tuple(texts)), "split", "image_id")]
-    if not found and len(free) != 1:
+    if not usual and len(free) != 1:
         raise ValueError(
             f"{path} has the columns {listed(schema.names)} beside its images, none of which has a usual name for "
             f"captions. {COLUMN_ADVICE}"
         )
-    return found or free
+    return usual or free
 
 
 def _holds_texts(kind: pyarrow.DataType) -> bool:
@@ -139,6 +139,6 @@ def _holds_texts(kind: pyarrow.DataType) -> bool:
 
 
 def is_plain(kind: pyarrow.DataType) -> bool:
-    """Return whether values of a type are texts, numbers or truth values."""
+    """Return whether an Arrow type is text, number or bool."""
     checks = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_boolean)
     return any(check(kind) for check in (*checks, pyarrow.types.is_integer, pyarrow.types.is_floating))

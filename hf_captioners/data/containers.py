@@ -1,4 +1,4 @@
-"""Images inside other files: tar shards, Parquet and Arrow files, data sets on disk and of the Hub.
+"""Images inside container files: tar shards, Parquet and Arrow files, data sets on disk and on the Hub.
 
 Such an image has the name of its container and its place there, as if the container were a folder:
 `shards/0001.tar/000017.jpg`, `photos.parquet/17` (the row, from 0), `my_data/train/17`,
@@ -28,7 +28,7 @@ OPEN_CONTAINERS = 8  # whose tables of contents a process keeps; images are read
 
 
 class NamedBytes(io.BytesIO):
-    """The bytes of an image file with the name that messages say.
+    """Bytes of an image file, with a name for messages.
 
     Args:
         content: the bytes.
@@ -41,13 +41,13 @@ class NamedBytes(io.BytesIO):
 
 
 class Container(Protocol):
-    """Protocol of a tar file, Parquet file or saved data set whose images are read in place."""
+    """Protocol for tar files, Parquet files and saved data sets from which images are read in place."""
 
     def places(self) -> Iterator[str]:
-        """Yield the place of each image in the container: its file name in a tar file, its row number elsewhere."""
+        """Yield the place of each image in the container: a file name in tar files, a row number elsewhere."""
 
     def content(self, place: str) -> bytes | str:
-        """Return the bytes or the path of an image.
+        """Return the bytes or path of an image.
 
         Raises:
             FileNotFoundError: there is no such place.
@@ -56,7 +56,7 @@ class Container(Protocol):
 
 
 class TarShard:
-    """A tar file of images, such as a shard of WebDataset; it is read in place, so it must not be compressed.
+    """Tar file of images, such as a WebDataset shard; uncompressed, because images are read in place.
 
     Args:
         path: the file.
@@ -92,7 +92,7 @@ class TarShard:
         self.names = ImageNames(self.members)
 
     def places(self) -> Iterator[str]:
-        """Yield the names of the images, in the order of the file."""
+        """Yield the names of the images, in file order."""
         yield from self.members
 
     def content(self, place: str) -> bytes:
@@ -105,7 +105,7 @@ class TarShard:
         return self._bytes(*self.members[name])
 
     def texts_of(self, place: str) -> dict[str, bytes]:
-        """Return the texts that belong to an image, by their endings: `txt`, `caption` and `json`.
+        """Return the texts of an image's sample by file ending: `txt`, `caption` and `json`.
 
         Raises:
             ValueError: a text is too long.
@@ -122,7 +122,7 @@ class TarShard:
 
 
 def sample_key(name: str) -> tuple[str, str]:
-    """Return the part of a name in a tar shard that all files of a sample share, and the ending in lower case.
+    """Return the stem of a file name in a tar shard, common to a sample's files, and the lower-case ending.
 
     As in WebDataset, the ending begins at the first dot of the last part.
     """
@@ -133,7 +133,7 @@ def sample_key(name: str) -> tuple[str, str]:
 
 
 def open_container(path: Path, column: str | None = None) -> Container:
-    """Open a container, which stays open for its next images until its file changes.
+    """Open a container file; the opened file is cached until it changes on disk.
 
     Args:
         path: the file, or the folder of a saved data set.
@@ -158,19 +158,19 @@ def _opened(path: Path, column: str | None, state: tuple[int, ...]) -> Container
 
 
 def is_container(path: Path) -> bool:
-    """Return whether a path is a tar shard, a Parquet file or a saved data set."""
+    """Return whether a path is a tar shard, Parquet or Arrow file, or saved data set."""
     if path.suffix.lower() in CONTAINER_KINDS and path.is_file():
         return True
     return (path / SAVED_FILE).is_file()
 
 
 def is_saved(folder: Path) -> bool:
-    """Return whether `save_to_disk` wrote a folder: a data set, or one for each split."""
+    """Return whether a folder was written by `save_to_disk`: one data set, or one for each split."""
     return (folder / SAVED_FILE).is_file() or (folder / "dataset_dict.json").is_file()
 
 
 def containers_in(folder: Path) -> list[Path]:
-    """Return the tar files, Parquet files and saved data sets in a folder, searched recursively, sorted by path."""
+    """Return the container files and saved data sets in a folder, searched recursively, sorted by path."""
     files = list(visible_files(folder))
     saved = {path.parent for path in files if path.name == SAVED_FILE}
     inside = {path for path in files if path.suffix.lower() in CONTAINER_KINDS and path.parent not in saved}
@@ -178,7 +178,7 @@ def containers_in(folder: Path) -> list[Path]:
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the names of the images in a container.
+    """Return the names of all images in a container: its path and the place inside.
 
     Raises:
         ValueError: it has none, is damaged, or has no column of images.
@@ -190,7 +190,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def split_name(name: str) -> tuple[Path, str] | None:
-    """Return the container and the place of the name of an image; None if it is not inside one."""
+    """Split an image name into container path and place inside; None for an image outside containers."""
     if os.path.isfile(name):
         return None
     for folder in PurePosixPath(name).parents if os.sep == "/" else Path(name).parents:
@@ -200,7 +200,7 @@ def split_name(name: str) -> tuple[Path, str] | None:
 
 
 def is_image_inside(name: str) -> bool:
-    """Return whether a name is that of an image in a tar shard, whatever characters it has."""
+    """Return whether a name refers to an existing image in a tar shard, whatever its characters."""
     container = split_name(local_path(name))
     if container is None or container[0].suffix.lower() != TAR:
         return False
@@ -209,19 +209,19 @@ def is_image_inside(name: str) -> bool:
 
 
 def located(name: str) -> Any:
-    """Return what `read_image` reads of the name of an image: a path, or the bytes of an image inside a container.
+    """Return the input of `read_image` for an image name: a path, or the bytes from a container.
 
     Raises:
         FileNotFoundError: a container has no such image.
         ValueError: a container is damaged.
     """
     path = local_path(name)
-    found = split_name(path)
-    if found is None:
+    inside = split_name(path)
+    if inside is None:
         if not os.path.exists(path) and (near := _near_in_case(*os.path.split(path))):
             raise FileNotFoundError(f"There is no image {name}. Did you mean {near!r}? Upper and lower case differ.")
         return path
-    container, place = found
+    container, place = inside
     content = open_container(container).content(place)
     return content if isinstance(content, str) else NamedBytes(content, name)
 
@@ -232,7 +232,7 @@ def _names_in(folder: str, changed: int) -> FolderNames:
 
 
 def _near_in_case(folder: str, name: str) -> str | None:
-    """Return the name of a file that differs from that of a missing one in case only."""
+    """Return an existing file name that differs from a missing one in case only."""
     try:
         changed = os.stat(folder or ".").st_mtime_ns
     except OSError:
@@ -241,7 +241,7 @@ def _near_in_case(folder: str, name: str) -> str | None:
 
 
 def local_path(name: str) -> str:
-    """Return the path in the cache of a name on the Hub; any other name is unchanged."""
+    """Return the cache path of a name on the Hub; other names are unchanged."""
     if not name.startswith(HUB_PREFIX):
         return name
     address, path = hub_address(name)
@@ -249,7 +249,7 @@ def local_path(name: str) -> str:
 
 
 def hub_address(name: str) -> tuple[str, str]:
-    """Return `hf://datasets/OWNER/NAME[@REVISION]` and the path in the repository.
+    """Split a name on the Hub into `hf://datasets/OWNER/NAME[@REVISION]` and the path in the repository.
 
     Raises:
         ValueError: the name is not of this form.
@@ -263,7 +263,7 @@ def hub_address(name: str) -> tuple[str, str]:
 
 @lru_cache
 def hub_folder(address: str) -> str:
-    """Download the images, tar shards and Parquet files of a data set of the Hub; return their folder in the cache.
+    """Download the images and container files of a Hub data set; return their folder in the cache.
 
     Raises:
         OSError: the Hub cannot be reached, and the cache does not have it.

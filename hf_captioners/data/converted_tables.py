@@ -1,4 +1,4 @@
-"""Tables of a folder whose rows were copied into its `metadata.jsonl`, which then stands for them."""
+"""Record of the tables whose rows were copied into a folder's `metadata.jsonl`, which replaces them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD_NAME = ".converted_tables.json"
 
 
 def record_converted(tables: Iterable[Path], folder: Path) -> None:
-    """Record that the rows of tables of a folder are in its `metadata.jsonl`.
+    """Record that the rows of some tables were copied into `metadata.jsonl`.
 
     Args:
         tables: the tables.
@@ -31,7 +31,7 @@ def record_converted(tables: Iterable[Path], folder: Path) -> None:
 
 
 def unconverted(tables: Iterable[Path], folder: Path) -> list[Path]:
-    """Return the tables of a folder without those that were copied into `metadata.jsonl` and did not change since."""
+    """Return the tables of a folder that were not copied into `metadata.jsonl`, or have changed since."""
     record = _record_of(folder)
     return [path for path in tables if path.name not in record or content_hash(path) != record[path.name]]
 

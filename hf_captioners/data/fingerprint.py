@@ -1,4 +1,4 @@
-"""Fingerprints of data sets, so that a cached copy is not used after an edit."""
+"""Fingerprints of data sets, so that cached copies of edited data are not used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE_READERS = (annotation_files, caption_tables, separated_tables, spreadsheet
 
 
 def fingerprint(reader: CaptionReader) -> str:
-    """Return a hash of everything that determines the rows of a reader.
+    """Return a hash of everything on which a reader's rows depend.
 
     These are its options, the contents of its annotation files, names, sizes and times of its images, and the code of
     this package's readers.
@@ -71,7 +71,7 @@ def _stamps(places: Iterable[Path]) -> Iterator[str]:
 
 
 def _stamp(file: Path | os.DirEntry[str]) -> str:
-    """Return the size and modification time of a file; of a broken link, those of the link itself."""
+    """Return size and modification time of a file; for a broken link, of the link itself."""
     try:
         state = file.stat()
     except OSError:

@@ -69,35 +69,35 @@ class Flickr(CaptionReader):
 
     def _tokens(self) -> Path:
         patterns = (self.token_file,) if self.token_file else ("*.token*", "results.csv.token")
-        found = [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
-        if len(found) != 1:
-            names = ", ".join(path.name for path in found)
+        paths = [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
+        if len(paths) != 1:
+            names = ", ".join(path.name for path in paths)
             raise FileNotFoundError(
                 f"{self.folder} has no dataset_{self.name}.json and "
-                f"{f'several token files ({names})' if found else 'no token file such as Flickr8k.token.txt'}. "
+                f"{f'several token files ({names})' if paths else 'no token file such as Flickr8k.token.txt'}. "
                 "Pass `token_file='...'`."
             )
-        return found[0]
+        return paths[0]
 
     def _lists(self) -> dict[str, Path]:
-        found = {
+        lists = {
             split: path
             for split, patterns in LISTS.items()
             for pattern in reversed(patterns)
             for path in self.folder.glob(pattern)
         }
-        if not found:
-            wanted = ", ".join(patterns[0] for patterns in LISTS.values())
-            raise FileNotFoundError(f"{self.folder} has no lists of images: expected {wanted}.")
-        return found
+        if not lists:
+            expected = ", ".join(patterns[0] for patterns in LISTS.values())
+            raise FileNotFoundError(f"{self.folder} has no lists of images: expected {expected}.")
+        return lists
 
     def annotation_files(self) -> list[Path]:
-        """Return the split file, or the token file and the lists."""
+        """Return the split file, or the caption file and the split lists."""
         split_file = self._split_file()
         return [split_file] if split_file else [self._tokens(), *self._lists().values()]
 
     def image_places(self) -> Iterable[Path]:
-        """Return the folders with images."""
+        """Return the image folders."""
         if self.with_images:
             yield from self._image_roots()
 
@@ -113,7 +113,7 @@ class Flickr(CaptionReader):
         return first_file(candidates)
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the images and their captions, and assign them to splits."""
+        """Read images and captions, and assign them to splits."""
         split_file = self._split_file()
         splits: dict[str, list[CaptionRow]] = {split: [] for split in LISTS}
         if split_file:
@@ -157,7 +157,7 @@ class Flickr(CaptionReader):
 
 
 def _listed(path: Path, by_name: dict[str, CaptionRow], report: DataReport) -> Iterator[CaptionRow]:
-    """Return the rows that a list names, in its order; an image that is in no list is in no split."""
+    """Return the images of a split list, in its order; unlisted images belong to no split."""
     for line, text in text_lines(path, report):
         name = text.strip()
         row = by_name.get(name) or by_name.get(f"{name}.jpg")

@@ -1,4 +1,4 @@
-"""Tables of a folder of images, and the split of each."""
+"""Caption tables in a folder of images, and the split of each table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ USUAL_TABLES = [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
 
 @dataclass(frozen=True)
 class FolderTable:
-    """A table of captions, or a folder whose images have a text file each.
+    """A table of captions, or a folder in which each image has a text file.
 
     Attributes:
         path: the table; a folder where every `a.jpg` has its captions in `a.txt`, one per line.
@@ -56,7 +56,7 @@ class FolderTable:
 
     @property
     def folder(self) -> Path:
-        """The folder that file names are relative to."""
+        """The folder to which the file names are relative."""
         return self.path if self.path.is_dir() else self.path.parent
 
     def files(self) -> list[Path]:
@@ -65,7 +65,7 @@ class FolderTable:
         return list({text: None for _, text in _sidecars(self.path)}) if self.path.is_dir() else [self.path]
 
     def rows(self, report: DataReport) -> Iterator[Numbered]:
-        """Read the rows with their line numbers."""
+        """Read the rows, with their line numbers."""
         return self._sidecar_rows(report) if self.path.is_dir() else table_rows(self.path, report, self.encoding)
 
     def _sidecar_rows(self, report: DataReport) -> Iterator[Numbered]:
@@ -87,7 +87,7 @@ class FolderTable:
 
 
 def find_tables(root: Path, metadata_file: str | None, report: DataReport | None = None) -> list[FolderTable]:
-    """Find the tables of a folder: one in the folder itself, or one per split folder or nested folder.
+    """Find the caption tables of a folder: one in the folder itself, or one per split or nested folder.
 
     Args:
         root: the folder.
@@ -124,18 +124,18 @@ def find_tables(root: Path, metadata_file: str | None, report: DataReport | None
     bare = [path for path, split in folders.items() if split and split not in {table.split for table in tables}]
     for place in bare or ([] if tables or (report.goes_on and report.problems) else [root]):
         with report.whole(place):
-            others = [path.name for path in sorted(place.iterdir()) if path.suffix.lower() in SHEETS]
-            named = "".join(f" If {name} is the table: `metadata_file={name!r}`." for name in others[:1])
+            sheets = [path.name for path in sorted(place.iterdir()) if path.suffix.lower() in SHEETS]
+            advice = "".join(f" If {name} is the table: `metadata_file={name!r}`." for name in sheets[:1])
             raise FileNotFoundError(
                 f"{place} has {len(list_images(place)):,} images and no "
-                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}.{named} Add images, and one line "
+                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}.{advice} Add images, and one line "
                 'per image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
             )
     return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
 
 
 def _nested_tables(folder: Path, metadata_file: str | None, report: DataReport) -> Iterator[Path]:
-    """Yield the tables in and under a folder; folders below a table are not searched."""
+    """Yield the tables in and below a folder; folders below a table are not searched."""
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         with report.whole(parent):
@@ -146,25 +146,25 @@ def _nested_tables(folder: Path, metadata_file: str | None, report: DataReport) 
 
 def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
     names = [metadata_file] if metadata_file else USUAL_TABLES
-    found = [folder / name for name in names if _is_there(folder / name)]
-    if len(found) > 1 and found[0].name == TABLE_OF_REVIEW:
-        found = [found[0], *unconverted(found[1:], folder)]
-    if len(found) > 1:
+    tables = [folder / name for name in names if _is_there(folder / name)]
+    if len(tables) > 1 and tables[0].name == TABLE_OF_REVIEW:
+        tables = [tables[0], *unconverted(tables[1:], folder)]
+    if len(tables) > 1:
         raise ValueError(
-            f"{folder} has several tables: {', '.join(path.name for path in found)}. "
-            f"Choose one: `metadata_file={found[0].name!r}`."
+            f"{folder} has several tables: {', '.join(path.name for path in tables)}. "
+            f"Choose one: `metadata_file={tables[0].name!r}`."
         )
-    return found[0] if found else None
+    return tables[0] if tables else None
 
 
 def _sidecars(folder: Path) -> list[tuple[Path, Path]]:
-    """Return the images that have a text file of the same name next to them, with that file."""
+    """Return the images that have a text file of the same stem beside them, with the file."""
     pairs = [(image, image.with_suffix(".txt")) for image in list_images(folder)]
     return [(image, text) for image, text in pairs if _is_there(text)]
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether a file has this name; of any kind, so that a named pipe or a device is not passed over."""
+    """Return whether a file of this name exists, of any kind, named pipes and devices included."""
     return path.exists() and not path.is_dir()
 
 
@@ -174,14 +174,14 @@ def _inside(folder: Path, root: Path) -> str:
 
 
 def find_image(places: Sequence[FolderNames], written: str) -> tuple[str, Path]:
-    """Return the name of the image that a table means, and its path, which may not exist.
+    """Return the name and the path, possibly missing, of the image that a table names.
 
     Args:
         places: the folders in which it may be, in their order.
         written: the name in the table.
     """
     for names in places:
-        if (found := names.find(written)) is not None:
-            return found, names.folder / found
+        if (name_of_file := names.find(written)) is not None:
+            return name_of_file, names.folder / name_of_file
     name = unquoted_name(written.strip())
     return name, places[0].folder / name

@@ -1,4 +1,4 @@
-"""Which text files beside images a captioner wrote, so that training can tell them from those of people."""
+"""Record of the caption text files that a captioner wrote, to tell them from human captions."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ SHOWN = 3
 
 
 def text_digest(text: str) -> str:
-    """Return the digest of the lines of a text, without blanks around them and without empty lines.
+    """Return a digest of a text's lines, ignoring surrounding spaces and empty lines.
 
     Editors and version control change line ends; a text that differs in nothing else has the same digest.
     """
@@ -34,7 +34,7 @@ def record_generated(
     by_person: bool = False,
     assessed: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Record what is written into text files of a folder, before it is written.
+    """Record the digests of caption texts in their folder, before the texts are written.
 
     Args:
         folder: the folder of the files.
@@ -60,7 +60,7 @@ def record_generated(
 def generated_digests(
     folder: Path, inside: Path | None = None, follow_links: bool = False, also_kept: bool = False
 ) -> dict[str, set[str]]:
-    """Return the digests of all texts that captioners wrote into the files of a folder, by the file's name.
+    """Return the recorded digests of all texts that captioners wrote, by file name.
 
     Once a person kept the text of a file, what captioners wrote before is that person's.
 
@@ -73,17 +73,17 @@ def generated_digests(
     Raises:
         UnsafeFileError: the record is such a link, no plain file, or too large.
     """
-    found: dict[str, set[str]] = {}
+    digests: dict[str, set[str]] = {}
     for entry in _entries(folder, inside, follow_links):
         if entry.get("kept") is True and not also_kept:
-            found.pop(entry["file"], None)
+            digests.pop(entry["file"], None)
         else:
-            found.setdefault(entry["file"], set()).add(str(entry.get("sha256")))
-    return found
+            digests.setdefault(entry["file"], set()).add(str(entry.get("sha256")))
+    return digests
 
 
 def assessed_files(folder: Path, inside: Path | None = None, follow_links: bool = False) -> dict[str, Any]:
-    """Return what a captioner recorded of the confidence of the last caption of each file, as it is in the record.
+    """Return the recorded confidence of the last generated caption of each file.
 
     Once a person kept the text of a file, it has no confidence.
 
@@ -98,7 +98,7 @@ def assessed_files(folder: Path, inside: Path | None = None, follow_links: bool 
 
 
 def _entries(folder: Path, inside: Path | None, follow_links: bool) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the record of a folder, which name a file."""
+    """Yield the entries of a folder's record that name a file."""
     path = folder / RECORD_NAME
     if not path.exists():
         return
@@ -111,7 +111,7 @@ def _entries(folder: Path, inside: Path | None, follow_links: bool) -> Iterator[
 
 
 def unchanged_files(folder: Path, metadata_file: str | None = None, follow_links: bool = False) -> Iterator[Path]:
-    """Yield the text files beside the images of a folder that a captioner wrote and nobody changed since."""
+    """Yield the text files beside images that a captioner wrote and nobody has changed since."""
     records: dict[Path, dict[str, set[str]]] = {}
     for table in find_tables(folder, metadata_file):
         for path in table.files() if table.path.is_dir() else ():
@@ -126,7 +126,7 @@ def unchanged_files(folder: Path, metadata_file: str | None = None, follow_links
 def require_captions_of_people(
     folder: Path, metadata_file: str | None = None, allowed: bool = False, follow_links: bool = False
 ) -> None:
-    """Refuse a folder with captions that a captioner wrote and nobody changed.
+    """Refuse a training folder that has unchanged captions of a captioner.
 
     Args:
         folder: of the data set `caption_folder`.
@@ -137,11 +137,11 @@ def require_captions_of_people(
     Raises:
         ValueError: there are such files; the message names the first ones.
     """
-    found = [] if allowed else list(unchanged_files(folder, metadata_file, follow_links))
-    if found:
-        names = ", ".join(str(path) for path in found[:SHOWN])
-        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    generated = [] if allowed else list(unchanged_files(folder, metadata_file, follow_links))
+    if generated:
+        names = ", ".join(str(path) for path in generated[:SHOWN])
+        more = f" and {len(generated) - SHOWN:,} more" if len(generated) > SHOWN else ""
         raise ValueError(
-            f"A captioner wrote {len(found):,} text file(s) of {folder} and nobody changed them: {names}{more}. "
+            f"A captioner wrote {len(generated):,} text file(s) of {folder} and nobody changed them: {names}{more}. "
             "Correct them, move them away, or pass `train_on_generated` to train on them as they are."
         )

@@ -1,4 +1,4 @@
-"""The images that a training run held out for evaluation, remembered in the folder of the captioner."""
+"""List of a training run's held-out images, stored in the captioner's folder."""
 
 import json
 import os
@@ -19,7 +19,7 @@ FILE = "held_out.json"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out images.
+    """Images held out from training for evaluation.
 
     Args:
         image_ids: their ids in the data set.
@@ -30,12 +30,12 @@ class HeldOut:
     seed: int
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write them into the folder of a captioner."""
+        """Write the list into the captioner's folder."""
         write_text(Path(folder, FILE), json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], follow_links: bool = False) -> "HeldOut":
-        """Read them from the folder of a captioner.
+        """Read the list from the captioner's folder.
 
         Args:
             folder: the folder.
@@ -53,15 +53,15 @@ class HeldOut:
             )
         try:
             content = json.loads(read_text_inside(path, folder, MAX_TABLE_BYTES, follow_links))
-            found = cls(image_ids=content["image_ids"], seed=content["seed"])
-            if not all(isinstance(name, str) for name in found.image_ids):
+            held_out = cls(image_ids=content["image_ids"], seed=content["seed"])
+            if not all(isinstance(name, str) for name in held_out.image_ids):
                 raise TypeError("a name is no text")
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({error}). Pass a split of the data set instead.") from error
-        return found
+        return held_out
 
     def of(self, rows: Dataset) -> Dataset:
-        """Return these images of the rows that they were drawn from.
+        """Return the held-out images of a data set.
 
         Raises:
             ValueError: an image is not among the rows.

@@ -1,4 +1,4 @@
-"""Digests of the images of a data set: the same image has the same digest under any name, in any folder."""
+"""Digests of images, by which the same image is found under any name and in any folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FILES = 1 << 20  # whose digests a process remembers
 
 
 def image_digests(rows: Dataset) -> list[str] | None:
-    """Return the SHA-256 digest of the image file of each row; several views of a row have one digest.
+    """Return the SHA-256 digest of each row's image file; several views have one digest.
 
     Args:
         rows: a data set with the column `image`, or `images` for several views.
@@ -53,6 +53,6 @@ def _digest(views: list[dict[str, Any] | None], row: int) -> str:
 
 @lru_cache(MAX_FILES)
 def _file_digest(path: str, size: int, time: int) -> bytes:
-    """Return the digest of a file, which is read again once its size or time changed."""
+    """Return the digest of a file, cached until its size or time changes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -1,4 +1,4 @@
-"""Resumable download of images, many at a time, with a report of the outcomes."""
+"""Resumable, parallel download of images, with a report of the outcomes."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class DownloadSettings:
     user_agent: str = "hf-captioners (research; image captioning)"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name, least in (("workers", 1), ("timeout", 1e-3), ("retries", 0), ("max_bytes", 1)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"`{name}` is {getattr(self, name)}, expected at least {least}.")
+        """Check the ranges of the settings."""
+        for name, minimum in (("workers", 1), ("timeout", 1e-3), ("retries", 0), ("max_bytes", 1)):
+            if not getattr(self, name) >= minimum:
+                raise ValueError(f"`{name}` is {getattr(self, name)}, expected at least {minimum}.")
 
 
 @dataclass
@@ -88,32 +88,32 @@ class DownloadReport:
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, outcome: str) -> None:
-        """Count an image."""
+        """Count the outcome of an image."""
         self.outcomes[outcome] += 1
         if outcome != FETCHED and len(self.failed) < SHOWN_FAILURES:
             self.failed[name] = outcome
 
     @property
     def failures(self) -> int:
-        """Number of the images that are not available."""
+        """Number of images that could not be downloaded."""
         return self.outcomes.total() - self.outcomes[FETCHED]
 
     @property
     def coverage(self) -> float:
-        """Share of the images that are available, 0..1."""
+        """Share of the images that are downloaded, 0..1."""
         return self.outcomes[FETCHED] / max(1, self.outcomes.total())
 
     def summary(self) -> str:
         """Return a summary in one line."""
-        others = ", ".join(
+        failures = ", ".join(
             f"{count:,} x {outcome}" for outcome, count in self.outcomes.most_common() if outcome != FETCHED
         )
         counts = f"{self.outcomes[FETCHED]:,} of {self.outcomes.total():,} images are here ({self.coverage:.1%})"
-        return f"{counts}; {others}" if others else counts
+        return f"{counts}; {failures}" if failures else counts
 
 
 class _DownloadError(Exception):
-    """The image cannot be downloaded; the message is the outcome."""
+    """Raised if an image cannot be downloaded; the message is the outcome."""
 
     def __init__(self, outcome: str, again: bool = False) -> None:
         super().__init__(outcome)
@@ -121,7 +121,7 @@ class _DownloadError(Exception):
 
 
 def download_images(
-    wanted: Iterable[tuple[str, str]],
+    images: Iterable[tuple[str, str]],
     folder: str | Path,
     settings: DownloadSettings | None = None,
     retry_failed: bool = False,
@@ -146,18 +146,18 @@ def download_images(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with only_writer_of(folder / LOG_FILE):
-        return _download_missing(wanted, folder, settings, retry_failed)
+        return _download_missing(images, folder, settings, retry_failed)
 
 
 def _download_missing(
-    wanted: Iterable[tuple[str, str]], folder: Path, settings: DownloadSettings, retry_failed: bool
+    images: Iterable[tuple[str, str]], folder: Path, settings: DownloadSettings, retry_failed: bool
 ) -> DownloadReport:
-    done = _read_log(folder / LOG_FILE)
+    outcomes = _read_log(folder / LOG_FILE)
     report = DownloadReport()
 
     def missing() -> Iterator[tuple[str, str]]:
-        for name, url in wanted:
-            outcome = done.get(name)
+        for name, url in images:
+            outcome = outcomes.get(name)
             if outcome is None or (retry_failed and outcome != FETCHED):
                 yield name, url
             else:
@@ -172,14 +172,14 @@ def _download_missing(
 
 
 def _fetch_all(
-    wanted: Iterator[tuple[str, str]], folder: Path, settings: DownloadSettings
+    images: Iterator[tuple[str, str]], folder: Path, settings: DownloadSettings
 ) -> Iterator[tuple[str, str, str]]:
-    """Download with a bounded number of pending images; yield name, address and outcome as they end."""
+    """Download with a bounded number of pending requests; yield name, URL and outcome of each image."""
     with ThreadPoolExecutor(settings.workers) as workers:
         under_way: dict[Future[str], tuple[str, str]] = {}
         while True:
             free = settings.workers * WAITING_PER_WORKER - len(under_way)
-            for name, url in itertools.islice(wanted, free):
+            for name, url in itertools.islice(images, free):
                 under_way[workers.submit(_fetch, name, url, folder, settings)] = (name, url)
             if not under_way:
                 return
@@ -203,7 +203,7 @@ def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str
 
 
 def _content(url: str, settings: DownloadSettings) -> bytes:
-    """Return the bytes at an address, within the limits of time and size."""
+    """Return the content of a URL, within the limits of time and size."""
     if not url.lower().startswith(("http://", "https://")):
         raise _DownloadError(NOT_WEB)
     try:
@@ -222,7 +222,7 @@ def _content(url: str, settings: DownloadSettings) -> bytes:
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a name with a suffix can be that of a file in a folder, on the usual file systems."""
+    """Return whether a name, with a suffix added, is a valid file name on common file systems."""
     try:
         length = len(name.encode("utf-8"))
     except UnicodeEncodeError:  # a surrogate
@@ -231,7 +231,7 @@ def is_file_name(name: str) -> bool:
 
 
 def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) -> None:
-    """Write the content if it is an image; the suffix follows its format, not its address."""
+    """Write the content if it is an image; the suffix follows the image's format, not the URL."""
     if why_undecodable({"bytes": content, "path": name}) is not None:
         raise _DownloadError("not an image")
     with open_image(io.BytesIO(content)) as image:
@@ -245,7 +245,7 @@ def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) 
 
 
 def _read_log(path: Path) -> dict[str, str]:
-    """Read outcomes of earlier calls; a line that a kill truncated is ignored and terminated."""
+    """Read the outcomes of earlier calls; a truncated last line is ignored and completed."""
     require_safe_target(path)
     if not path.exists():
         return {}

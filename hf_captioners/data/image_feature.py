@@ -1,4 +1,4 @@
-"""The image column of data sets, decoded by the allow-list of formats of this library."""
+"""The image column of data sets, decoded with this library's list of allowed formats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AllowedImage(Image):
     def decode_example(
         self, value: Any, token_per_repo_id: dict[str, str | bool | None] | None = None
     ) -> PIL.Image.Image:
-        """Decode an image `{"bytes": ..., "path": ...}`, upright.
+        """Decode an image `{"bytes": ..., "path": ...}`, rotated upright.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -71,7 +71,7 @@ class AllowedImage(Image):
 
 
 def with_allowed_formats(dataset: AnyDataset, source: str = "") -> AnyDataset:
-    """Return a data set whose images are opened by the allow-list of formats, see `AllowedImage`.
+    """Return a data set that opens only images of allowed formats, see `AllowedImage`.
 
     Args:
         dataset: a data set or its splits.
@@ -92,7 +92,7 @@ def with_allowed_formats(dataset: AnyDataset, source: str = "") -> AnyDataset:
 
 
 def allowed_feature(feature: Any, source: str = "") -> Any:
-    """Return the feature of a column, with `AllowedImage` in place of `datasets.Image`."""
+    """Return the feature type of a column with `AllowedImage` in place of `datasets.Image`."""
     if isinstance(feature, Image):
         allowed = AllowedImage(mode=feature.mode, decode=feature.decode, id=feature.id)
         allowed.source = source or getattr(feature, "source", "")

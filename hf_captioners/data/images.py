@@ -36,30 +36,30 @@ SHOWN_PATH = 1000  # characters of a missing path in messages
 
 
 def is_image_name(name: str) -> bool:
-    """Return whether a file name has the suffix of an image."""
+    """Return whether a file name has an image suffix."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def readable_suffixes() -> tuple[str, ...]:
-    """Return the suffixes of the formats that are read with the installed packages."""
+    """Return the suffixes of the formats that the installed packages can read."""
     plain = [suffix for suffix in READ_SUFFIXES if suffix not in LIBRARIES or PIL.features.check(LIBRARIES[suffix])]
     return (*plain, *(HEIF_SUFFIXES if find_spec("pillow_heif") is not None else ()))
 
 
 def list_images(folder: Path) -> list[Path]:
-    """List the image files of a folder and the folders in it, sorted; hidden ones are omitted."""
+    """List the image files of a folder and its subfolders, sorted, without hidden files."""
     return [path for path in visible_files(folder) if is_image_name(path.name)]
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and the folders in it, sorted; hidden ones are omitted."""
+    """Yield the files of a folder and its subfolders, sorted, without hidden files."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 def first_file(candidates: Sequence[Path]) -> str:
-    """Return the first path that is a file, or else the first of all.
+    """Return the first path that is an existing file, or else the first path.
 
     Args:
         candidates: paths with names from tables, which may be too long for the file system.
@@ -68,7 +68,7 @@ def first_file(candidates: Sequence[Path]) -> str:
 
 
 def why_undecodable(image: Any) -> str | None:
-    """Return why `read_image` cannot read an image, or None if it can.
+    """Return why `read_image` cannot read an image; None if it can.
 
     Args:
         image: a path, or `{"bytes": ..., "path": ...}`.
@@ -82,7 +82,7 @@ def why_undecodable(image: Any) -> str | None:
 
 
 def usable_rows(rows: list[CaptionRow], report: DataReport, decode: bool, workers: Executor) -> list[CaptionRow]:
-    """Return the rows whose images exist; report the others.
+    """Return the rows whose images exist; report the other rows.
 
     Args:
         rows: rows whose images are paths, bytes, lists of these, or None.

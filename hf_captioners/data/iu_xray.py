@@ -106,13 +106,13 @@ class IuXray(CaptionReader):
         else:
             names = SOURCES[:1] if self.protocol == "r2gen" else (*SOURCES[1:], SOURCES[0])
             places = [self.folder / f"{name}{end}" for name in names for end in ("", ".gz")]
-        found = next((place for place in places if place.exists()), None)
-        if found is None:
+        path = next((place for place in places if place.exists()), None)
+        if path is None:
             raise FileNotFoundError(
                 f"{self.folder} has none of {', '.join(place.name for place in places if place.suffix != '.gz')}"
                 + (" (the protocol r2gen is defined by R2Gen's file)." if self.protocol == "r2gen" else ".")
             )
-        return found
+        return path
 
     def _projections(self) -> Path:
         source = self.source()
@@ -126,7 +126,7 @@ class IuXray(CaptionReader):
         return [source, self._projections()] if ".csv" in source.suffixes else [source]
 
     def image_places(self) -> Iterable[Path]:
-        """Return the folders of the images."""
+        """Return the image folders."""
         return self._image_roots() if self.with_images else []
 
     def _image_roots(self) -> list[Path]:
@@ -141,11 +141,11 @@ class IuXray(CaptionReader):
         return xml_studies(source, report)
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the studies, leave out those without text or views, and split them by the protocol."""
+        """Read the studies, drop those without text or views, and split them by the protocol."""
         studies: list[Study] = []
-        known: set[str] = set()
+        uids: set[str] = set()
         for study in self._studies(report):
-            if study.study_id in known:
+            if study.study_id in uids:
                 report.add(ProblemKind.DUPLICATE, study.file, study.line, f"{study.study_id} occurs twice")
             elif not study.text(tuple(self.sections)):
                 report.notes[NO_TEXT] += 1
@@ -153,7 +153,7 @@ class IuXray(CaptionReader):
                 report.notes[FEW_VIEWS] += 1
             else:
                 studies.append(study)
-            known.add(study.study_id)
+            uids.add(study.study_id)
         divided = self._divide(studies, report)
         splits = {split: [self._row(study) for study in part] for split, part in divided.items() if part}
         expected = {} if self.allow_partial else self._expected(divided)
@@ -177,9 +177,9 @@ class IuXray(CaptionReader):
         order = sorted(studies, key=lambda study: (uid_of(study.study_id) or 0, study.study_id))
         random.Random(f"iu_xray/visualgpt/{self.seed}").shuffle(order)
         count = VISUALGPT_TRAIN if len(order) > VISUALGPT_TRAIN else len(order) * 7 // 10
-        others = order[count:]
-        third = len(others) // 3
-        return {"train": order[:count], "validation": others[:third], "test": others[third:]}
+        remaining = order[count:]
+        third = len(remaining) // 3
+        return {"train": order[:count], "validation": remaining[:third], "test": remaining[third:]}
 
     def _expected(self, divided: dict[str, list[Study]]) -> dict[str, int]:
         if self.protocol == "r2gen":

@@ -15,7 +15,7 @@ MARKS = re.compile(r"\s*\bX{2,}\b")
 
 
 def clean_report(report: str) -> str:
-    """Return R2Gen's token string of a report.
+    """Return a report as R2Gen's string of tokens.
 
     Repeated full stops become one, list numbers are removed, and all text becomes lower-case. Within sentences
     punctuation is removed, decimal points too ("3.7 cm" becomes "37 cm"). Sentences are joined by " . "; empty
@@ -36,7 +36,7 @@ def clean_report(report: str) -> str:
 
 
 def without_marks(report: str) -> str:
-    """Return a report without the marks (XXXX) of words that were removed to protect patients.
+    """Return a report without the marks XXXX, which replace words for anonymity.
 
     Published references contain them; scores of texts without them are not comparable.
     """

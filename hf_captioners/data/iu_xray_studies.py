@@ -1,4 +1,4 @@
-"""Studies of IU X-ray, from any of the three formats in which they are distributed."""
+"""Studies of IU X-ray, read from any of the three distributed formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UID = re.compile(r"^(?:CXR)?(\d{1,18})(?:_|$)")  # that fits into 64 bits
 
 @dataclass
 class Study:
-    """Examination: images and the radiologist's report.
+    """Examination of a patient: images and the radiologist's report.
 
     Attributes:
         study_id: its id in the source.
@@ -47,13 +47,13 @@ class Study:
     split: str | None = None
 
     def text(self, sections: tuple[str, ...]) -> str:
-        """Return the report: the available ones of the given sections, joined by a space."""
+        """Return the report text: the given sections, where present, joined by a space."""
         if self.report is not None:
             return self.report.strip()
         return " ".join(self.sections[name].strip() for name in sections if self.sections.get(name, "").strip())
 
     def frontal_first(self) -> None:
-        """Reorder the views: first frontal, first lateral, then the others; no change without projections."""
+        """Order the views: first frontal, first lateral, then the others; unchanged without projections."""
         if self.projections:
             pairs = list(zip(self.images, self.projections, strict=True))
             leaders = [next((p for p in pairs if p[1] == kind), None) for kind in ("Frontal", "Lateral")]
@@ -62,7 +62,7 @@ class Study:
 
 
 def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
-    """Read R2Gen's `annotation.json` and files in its format, with any number of images and any format of id.
+    """Read R2Gen's `annotation.json`, or a file in its format, with any number of images and ids of any format.
 
     The part of an entry is its own `split`, or else the key of its list, because some copies have damaged keys.
 
@@ -87,7 +87,7 @@ def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
 
 
 def _r2gen_fault(entry: Any) -> str | None:
-    """Return why an entry of R2Gen's file is not used; None if it is."""
+    """Return why an entry of R2Gen's file is not used; None if it is used."""
     if not isinstance(entry, dict):
         return f"expected an object, found {entry!r:.80}"
     if missing := [name for name in ("id", "report", "image_path") if name not in entry]:
@@ -95,7 +95,9 @@ def _r2gen_fault(entry: Any) -> str | None:
     if not isinstance(entry["report"], str):
         return f"expected a text as `report`, found {entry['report']!r:.80}"
     images = entry["image_path"]
-    if not isinstance(images, str) and not (isinstance(images, list) and all(isinstance(one, str) for one in images)):
+    if not isinstance(images, str) and not (
+        isinstance(images, list) and all(isinstance(image, str) for image in images)
+    ):
         return f"expected names of files as `image_path`, found {images!r:.80}"
     return row_fault(entry)
 
@@ -136,7 +138,7 @@ def xml_studies(source: Path, report: DataReport) -> Iterator[Study]:
 
 
 def _xml_files(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content, by ascending number."""
+    """Yield name and content of the XML report files, by ascending study number."""
     if source.is_dir():
         for path in sorted(source.rglob("*.xml"), key=lambda path: _number(path.name)):
             yield str(path), path.read_bytes()
@@ -150,8 +152,8 @@ def _xml_files(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _number(name: str) -> tuple[int, str]:
-    found = re.search(r"\d+", name)
-    return (int(found[0]) if found else -1, name)
+    match = re.search(r"\d+", name)
+    return (int(match[0]) if match else -1, name)
 
 
 def _xml_study(root: ElementTree.Element, name: str) -> Study:
@@ -172,9 +174,9 @@ def _xml_study(root: ElementTree.Element, name: str) -> Study:
 
 
 def uid_of(study_id: str) -> int | None:
-    """Return the number of a study from any format of its id (`CXR1234_IM-0001-0001`, `CXR1_1_IM-0001`, `1`)."""
-    found = UID.match(study_id)
-    return int(found[1]) if found else None
+    """Return the number of a study from an id of any format (`CXR1234_IM-0001-0001`, `CXR1_1_IM-0001`, `1`)."""
+    match = UID.match(study_id)
+    return int(match[1]) if match else None
 
 
 def _need(row: dict[str, str], columns: tuple[str, ...], path: Path, line: int) -> None:

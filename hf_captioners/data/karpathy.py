@@ -31,7 +31,7 @@ KARPATHY_FEATURES = Features(
 def read_karpathy(
     path: Path, find_image: Callable[[str, str], str | None], report: DataReport
 ) -> Iterator[CaptionRow]:
-    """Read the images of a split file.
+    """Read the images and captions of a split file.
 
     Args:
         path: the JSON file.
@@ -51,7 +51,7 @@ def read_karpathy(
         raise ValueError(
             f'{path} is not a split file: expected {{"images": [{{"filename", "split", "sentences"}}, ...]}}.'
         )
-    seen: dict[str, int] = {}
+    names: dict[str, int] = {}
     for number, entry in enumerate(content["images"], 1):
         if fault := row_fault(entry):
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"image {number} of the list: {fault}")
@@ -65,8 +65,8 @@ def read_karpathy(
             report.add(ProblemKind.MISSING_CAPTION, path, number, f"{row.extra['file_name']} has an empty sentence")
         if not row.captions:
             report.add(ProblemKind.MISSING_CAPTION, path, number, f"{row.extra['file_name']} has no sentences")
-        elif seen.setdefault(row.image_id, number) != number:
-            message = f"the image {row.image_id!r} is image {seen[row.image_id]} of the list already"
+        elif names.setdefault(row.image_id, number) != number:
+            message = f"the image {row.image_id!r} is image {names[row.image_id]} of the list already"
             report.add(ProblemKind.DUPLICATE, path, number, message)
         else:
             yield row

@@ -1,4 +1,4 @@
-"""`load_captions` loads every captioned data set."""
+"""`load_captions`: loads captioned data sets of all formats."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def list_datasets() -> list[str]:
 
 
 def reader_class(name: str) -> type[CaptionReader] | type[HubDatasetReader]:
-    """Return the reader of a data set.
+    """Return the reader class of a data set.
 
     Raises:
         ValueError: the name is unknown.
@@ -57,12 +57,12 @@ def reader_class(name: str) -> type[CaptionReader] | type[HubDatasetReader]:
 
 
 def option_names(name: str) -> list[str]:
-    """Return the names of a data set's own options."""
+    """Return the names of the options specific to a data set."""
     return [option.name for option in dataclasses.fields(reader_class(name)) if option.name != "data_dir"]
 
 
 def generation_defaults(name: str) -> dict[str, int]:
-    """Return how captions of a data set are decoded, where that is not as usual: `max_new_tokens`, `num_beams`."""
+    """Return data-set-specific decoding defaults: `max_new_tokens`, `num_beams`."""
     return dict(getattr(reader_class(name), "generation", {}))
 
 
@@ -195,7 +195,7 @@ def load_captions(
 
 
 def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader | HubDatasetReader:
-    """Make the reader of a data set after checking its options.
+    """Make the reader of a data set after checking the options.
 
     Raises:
         ValueError: an option is unknown, or an option without default is missing.
@@ -218,11 +218,11 @@ def _is_needed(option: dataclasses.Field[Any]) -> bool:
     return option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
 
 
-def _check_split(split: str, known: list[str], name: str, slices: bool) -> None:
-    asked = [re.sub(r"\[.*\]$", "", part.strip()) for part in split.split("+")] if slices else [split]
-    missing = [part for part in asked if part not in known]
+def _check_split(split: str, splits: list[str], name: str, slices: bool) -> None:
+    requested = [re.sub(r"\[.*\]$", "", part.strip()) for part in split.split("+")] if slices else [split]
+    missing = [part for part in requested if part not in splits]
     if missing:
         raise ValueError(
-            f"{name!r} has no split {', '.join(map(repr, missing))}; there are {', '.join(known)}."
-            f"{did_you_mean(missing[0], known)}"
+            f"{name!r} has no split {', '.join(map(repr, missing))}; there are {', '.join(splits)}."
+            f"{did_you_mean(missing[0], splits)}"
         )

@@ -1,4 +1,4 @@
-"""Data sets whose images are all readable: the others are found before any work, reported and left out."""
+"""Loading of data sets without unreadable images, which are found, reported and dropped first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGE_PROBLEMS = (ProblemKind.MISSING_IMAGE, ProblemKind.UNREADABLE_IMAGE)
 def load_readable(
     name: str, data_dir: str | Path | None, split: str | None = None, *, report: DataReport, **options: Any
 ) -> Dataset | DatasetDict:
-    """Load a data set without the rows whose images cannot be read.
+    """Load a data set without the rows whose images are unreadable.
 
     Args:
         name, data_dir, split: see `load_captions`.
@@ -34,5 +34,5 @@ def load_readable(
 
 
 def unusable_images(report: DataReport) -> list[Problem]:
-    """Return the problems of rows that were left out because of their images."""
+    """Return the report's problems about images that were dropped."""
     return [problem for problem in report.problems if problem.dropped and problem.kind in IMAGE_PROBLEMS]

@@ -1,4 +1,4 @@
-"""Interface of the readers of data sets; one reader per file, selected by `load_captions`."""
+"""Interface of data set readers; one reader per file, selected by `load_captions`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CaptionDatasets: TypeAlias = Dataset | DatasetDict | IterableDataset | IterableD
 
 @dataclass(frozen=True)
 class SourceCard:
-    """Description, citation, licence and address of a source, for cards."""
+    """Description, citation, licence and URL of a data source, for cards."""
 
     description: str = ""
     citation: str = ""
@@ -29,11 +29,11 @@ class SourceCard:
 
 
 class LazyRows(abc.ABC, Sequence[CaptionRow]):
-    """Rows that are made on access, so that millions of rows or their images need no memory."""
+    """Sequence whose rows are made on access, to save memory with millions of rows or images."""
 
     @abc.abstractmethod
     def row(self, index: int) -> CaptionRow:
-        """Make one row."""
+        """Make the row at an index."""
 
     @overload
     def __getitem__(self, index: int) -> CaptionRow: ...
@@ -47,7 +47,7 @@ class LazyRows(abc.ABC, Sequence[CaptionRow]):
 
 @dataclass
 class Annotations:
-    """Annotations of a data set.
+    """Annotations of a data set: the rows of each split.
 
     Attributes:
         splits: the rows of each split, in order: a list, or `LazyRows`.
@@ -64,7 +64,7 @@ class Annotations:
 
 @dataclass(kw_only=True)
 class CaptionReader(abc.ABC):
-    """Reader of one data set format. Its fields are the options of `load_captions`.
+    """Reader of one data set format; its fields are the options of `load_captions`.
 
     Attributes:
         generation: class attribute; data-set-specific generation defaults (`max_new_tokens`, `num_beams`), if the
@@ -85,7 +85,7 @@ class CaptionReader(abc.ABC):
     check_images: bool = False
 
     def __post_init__(self) -> None:
-        """Expand the path of the folder."""
+        """Expand `~` in the folder's path."""
         if self.data_dir is not None:
             self.data_dir = Path(self.data_dir).expanduser()
 
@@ -104,7 +104,7 @@ class CaptionReader(abc.ABC):
         return self.data_dir
 
     def require_link_inside(self, file: Path) -> None:
-        """Check one of `annotation_files` before it is read.
+        """Check that an annotation file lies inside the folder, links followed, before it is read.
 
         Raises:
             UnsafeFileError: it is a symbolic link that leads out of the folder. A file that an option names elsewhere
@@ -115,20 +115,20 @@ class CaptionReader(abc.ABC):
 
     @abc.abstractmethod
     def annotation_files(self) -> Iterable[Path]:
-        """Return the files whose contents determine the rows; an edit of one of them causes a rebuild."""
+        """Return the files whose contents determine the rows; editing one causes a rebuild."""
 
     def image_places(self) -> Iterable[Path]:
-        """Return the files and folders of images; a changed size, time or name causes a rebuild."""
+        """Return image files and folders; a changed size, time or name causes a rebuild."""
         return ()
 
     @abc.abstractmethod
     def read(self, report: DataReport) -> Annotations:
-        """Read the annotations; add bad rows to the report. The builder checks images later."""
+        """Read the annotations; report bad rows. The builder checks images later."""
 
 
 @dataclass(kw_only=True)
 class HubDatasetReader(abc.ABC):
-    """Reader of a data set that `datasets` opens, and that only needs the columns of the schema.
+    """Base class for readers of data sets that `datasets` opens, whose columns are mapped to the schema.
 
     Attributes:
         data_dir: the folder of the data set, if it has one.

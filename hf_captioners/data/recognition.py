@@ -1,4 +1,4 @@
-"""The form of a folder or table of captioned images, and the reader that reads it.
+"""Recognition of the format of a folder or table of captioned images, and of its reader.
 
 Every command and `load_captions("caption_folder", ...)` read through `recognised`, so they accept the same forms:
 
@@ -31,7 +31,7 @@ KARPATHY = ("dataset_coco.json", "dataset_coco.json.gz")
 
 
 class DataSource(NamedTuple):
-    """Reader of a data set.
+    """A data set by its source: the reader and the options.
 
     Attributes:
         name: name of the data set, see `load_captions`.
@@ -45,7 +45,7 @@ class DataSource(NamedTuple):
 
 
 def recognised(name: str, data_dir: str | Path | None, options: Mapping[str, Any]) -> DataSource:
-    """Return the reader for a data set; that of `caption_folder` is found by the form of the folder or table.
+    """Return the reader for a data set; for `caption_folder`, detect the format of the folder or table.
 
     Args:
         name: name of the data set. A name other than `caption_folder` stays as it is.
@@ -88,7 +88,7 @@ def _has_usual_table(folder: Path) -> bool:
 
 
 def _options_of_coco(folder: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the options that read the files of COCO in a folder; None if there are none."""
+    """Return reader options for a folder with COCO's files; None for other folders."""
     places = [place for place in (folder, folder / "annotations") if place.is_dir()]
     names = [path.name for place in places for path in place.iterdir() if path.is_file()]
     if set(names) & set(KARPATHY) or "split_lists" in options:

@@ -1,4 +1,4 @@
-"""Layout of references: all or some of them, together or one per row."""
+"""Layout of references: one row per image or per caption, with a limited number of references."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shaped_rows(rows: Iterable[CaptionRow], max_captions: int | None, row_per_ca
 
 
 def check_max_captions(max_captions: int | None) -> None:
-    """Raise `ValueError` unless the number of references is None or at least 1."""
+    """Raise a `ValueError` unless the number of references is None or at least 1."""
     if max_captions is not None and max_captions < 1:
         raise ValueError(f"`max_captions` is {max_captions}; expected at least 1, or None for all.")
 

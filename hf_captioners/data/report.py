@@ -1,4 +1,4 @@
-"""Reports of data sets: every bad row with its file and line."""
+"""Reports of data sets: every bad row, with file and line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProblemKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """Bad row.
+    """Bad row: its kind, place and message.
 
     Attributes:
         kind: kind of the problem.
@@ -52,12 +52,12 @@ class Problem:
 
 
 class BadRowsError(ValueError):
-    """Rows are bad and `strict=True` was given."""
+    """Raised if rows are bad and `strict=True`."""
 
 
 @dataclass
 class DataReport:
-    """Counts of rows and the list of problems.
+    """Counts of rows and the list of problems found while loading.
 
     Pass an empty report to `load_captions(..., report=report)` and read it afterwards. When streaming, it fills while
     rows are read, in the process that reads them.
@@ -83,21 +83,21 @@ class DataReport:
     def add(
         self, kind: ProblemKind | str, file: str | Path, line: int | None, message: str, dropped: bool = True
     ) -> None:
-        """Add one problem, unless it is known from an earlier pass over a stream."""
+        """Add a problem, unless an earlier pass over a stream added it."""
         problem = Problem(ProblemKind(kind), str(file), line, message, dropped)
         if problem not in self._known:
             self._known.add(problem)
             self.problems.append(problem)
 
     def remark(self, file: str | Path, message: str) -> None:
-        """Add what was assumed about a file, once."""
+        """Add a note on how a file was interpreted, unless the report has it already."""
         text = f"{file}: {message}"
         if text not in self.remarks:
             self.remarks.append(text)
 
     @contextmanager
     def whole(self, file: str | Path, kind: ProblemKind = ProblemKind.UNREADABLE_TABLE) -> Iterator[None]:
-        """Add an error of what is read inside, a whole table or column, as one problem if `goes_on`.
+        """Context manager that reports an error about a whole table or column as one problem if `goes_on`.
 
         Args:
             file: the table, or the folder of the tables.
@@ -114,7 +114,7 @@ class DataReport:
             self.add(kind, file, None, str(error))
 
     def begin(self, name: str) -> None:
-        """Clear the report for the data set `name`."""
+        """Reset the report for loading the data set `name`."""
         self.name = name
         self.kept.clear()
         self.problems.clear()
@@ -123,11 +123,11 @@ class DataReport:
         self.remarks.clear()
 
     def counts(self) -> dict[str, int]:
-        """Return the number of problems of each kind."""
+        """Return the number of problems by kind."""
         return dict(Counter(problem.kind.value for problem in self.problems))
 
     def summary(self, shown: int = 10) -> str:
-        """Return the counts of kept rows and problems, with the first `shown` problems.
+        """Return the counts of rows and problems, and the first `shown` problems.
 
         Images without captions, as in a folder that is not yet reviewed as a whole, are one line.
         """
@@ -135,18 +135,18 @@ class DataReport:
         kept += "".join(f"; {count:,} x {note}" for note, count in self.notes.items())
         if not self.problems:
             return "\n".join([f"{self.name}: kept {kept}. Nothing is wrong.", *self.remarks])
-        uncaptioned = [one for one in self.problems if one.kind == ProblemKind.IMAGE_WITHOUT_CAPTION]
+        uncaptioned = [problem for problem in self.problems if problem.kind == ProblemKind.IMAGE_WITHOUT_CAPTION]
         lines = [f"{self.name}: kept {kept}."]
         if uncaptioned:
             lines.append(f"{len(uncaptioned):,} image(s) have no captions yet, such as {uncaptioned[0].file}.")
-        if others := [one for one in self.problems if one.kind != ProblemKind.IMAGE_WITHOUT_CAPTION]:
-            counts = Counter(one.kind.value for one in others)
+        if counted := [problem for problem in self.problems if problem.kind != ProblemKind.IMAGE_WITHOUT_CAPTION]:
+            counts = Counter(problem.kind.value for problem in counted)
             lines[0] += f" Problems: {', '.join(f'{count:,} x {kind}' for kind, count in counts.items())}."
-            lines += [first_lines(others, shown), WHOLE_LIST]
+            lines += [first_lines(counted, shown), WHOLE_LIST]
         return "\n".join([*lines, *self.remarks])
 
     def raise_if_bad(self) -> None:
-        """Raise `BadRowsError` if there is any problem."""
+        """Raise `BadRowsError` if there are any problems."""
         if self.problems:
             raise BadRowsError(
                 f"{self.name} has {len(self.problems):,} bad rows:\n{first_lines(self.problems, 20)}\n"
@@ -161,7 +161,7 @@ class DataReport:
         return json.dumps(stored)  # ASCII: names may have surrogates in place of bytes that are no UTF-8
 
     def update_from_json(self, text: str) -> None:
-        """Fill this report with one that `to_json` wrote."""
+        """Fill this report from the output of `to_json`."""
         stored = json.loads(text)
         self.name = stored["name"]
         self.kept = Counter(stored["kept"])
@@ -170,7 +170,7 @@ class DataReport:
 
 
 def first_lines(problems: Iterable[Problem], shown: int) -> str:
-    """Return the first problems, one per line, and the number of further ones."""
+    """Return the first problems, one per line, and how many more there are."""
     lines = [f"  {problem}" for problem in problems]
     more = [f"  ... and {len(lines) - shown:,} more"] if len(lines) > shown else []
     return "\n".join(lines[:shown] + more)

@@ -69,10 +69,10 @@ def _sentence(frame: str, scene: Scene, rng: random.Random) -> str:
     if len(scene.groups) == 1:
         place = rng.choice(PLACE_WORDS[where])
     else:
-        other = scene.groups[1]
+        second = scene.groups[1]
         if rng.random() < 0.5:  # inverted: A is left of B, so B is right of A
-            subject, other, where = other, subject, INVERSE[where]
-        place = f"{rng.choice(RELATION_WORDS[where])} {_things(other, rng)}"
+            subject, second, where = second, subject, INVERSE[where]
+        place = f"{rng.choice(RELATION_WORDS[where])} {_things(second, rng)}"
     text = frame.format(
         a=_things(subject, rng),
         where=place,
@@ -83,7 +83,7 @@ def _sentence(frame: str, scene: Scene, rng: random.Random) -> str:
 
 
 def _things(group: Group, rng: random.Random) -> str:
-    """Return the words for a group: a small red circle, two blue stars."""
+    """Return the noun phrase of a group: a small red circle, two blue stars."""
     size = [rng.choice(SIZE_WORDS[group.size])] if rng.random() < 0.6 else []
     shape = rng.choice(SHAPE_WORDS[group.shape])
     words = [*size, group.colour, shape if group.count == 1 else PLURALS.get(shape, f"{shape}s")]

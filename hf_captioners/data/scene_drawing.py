@@ -45,7 +45,7 @@ RELATION_BOXES = {
 
 @dataclass(frozen=True)
 class DrawnObject:
-    """Object of a drawing.
+    """An object in a drawing: kind, colour and box.
 
     Attributes:
         group: index of its group in the scene.
@@ -59,7 +59,7 @@ class DrawnObject:
 
 
 def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.Image:
-    """Draw a scene.
+    """Draw a scene and return the image.
 
     Args:
         scene: the scene to draw.
@@ -73,7 +73,7 @@ def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.I
 
 
 def draw_objects(scene: Scene, rng: random.Random, image_size: int) -> tuple[PIL.Image.Image, list[DrawnObject]]:
-    """Draw a scene as `draw_scene` does, and return the image with its objects."""
+    """Draw a scene; return the image and its objects."""
     side = image_size * FINER
     level = PAINT[scene.background][0] + rng.randint(-8, 8)
     image = PIL.Image.new("RGB", (side, side), (level, level, level))
@@ -87,7 +87,7 @@ def draw_objects(scene: Scene, rng: random.Random, image_size: int) -> tuple[PIL
 
 
 def _placed(scene: Scene, rng: random.Random) -> Iterator[tuple[int, tuple[float, float], float]]:
-    """Yield group, centre and diameter of each object; the caller uses the same generator between them."""
+    """Yield group, centre and diameter of each object, at random places."""
     if scene.where == "inside":
         x, y = (rng.uniform(0.3, 0.7) for _ in range(2))
         yield 1, (x, y), OUTER
@@ -104,7 +104,7 @@ def _placed(scene: Scene, rng: random.Random) -> Iterator[tuple[int, tuple[float
 
 
 def _cells(box: Box, count: int, rng: random.Random) -> list[Box]:
-    """Return a box divided into `count` cells along its longer side; of a square box, `count` quarters."""
+    """Return a box divided into `count` cells along its longer side; square boxes are divided into quarters."""
     x1, y1, x2, y2 = box
     width, height = x2 - x1, y2 - y1
     if count == 1:
@@ -135,7 +135,7 @@ def _draw_object(
     side: int,
     rng: random.Random,
 ) -> Box:
-    """Draw an object, and return the box of its pixels within the image as shares of the side."""
+    """Draw an object; return its box as shares of the image side."""
     fill = _shade(PAINT[group.colour], rng)
     x, y, radius = centre[0] * side, centre[1] * side, diameter * side / 2
     bounds = [round(x - radius), round(y - radius), round(x + radius), round(y + radius)]
@@ -155,12 +155,12 @@ def _draw_object(
 
 
 def _outline(radii: list[float], first: float) -> list[tuple[float, float]]:
-    """Return corners at equal angles as (angle, share of the radius), beginning at `first` degrees."""
+    """Return polygon corners at equal angles as (angle, share of the radius), starting at `first` degrees."""
     return [(math.radians(first + 360 * i / len(radii)), radius) for i, radius in enumerate(radii)]
 
 
 def _cross_outline(arm: float) -> list[tuple[float, float]]:
-    """Return the twelve corners of a cross whose arms are `2 * arm` wide, as (angle, share of the radius)."""
+    """Return the twelve corners of a cross with arms `2 * arm` wide, as (angle, share of the radius)."""
     quarter = [(1.0, -arm), (1.0, arm), (arm, arm)]
     corners = [_turned(x, y, turns) for turns in range(4) for x, y in quarter]
     return [(math.atan2(y, x), math.hypot(x, y)) for x, y in corners]

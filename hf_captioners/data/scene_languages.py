@@ -1,4 +1,4 @@
-"""Captions of scenes in German, Chinese and Arabic: words, and their agreement in number, gender and case."""
+"""Captions of scenes in German, Chinese and Arabic, with agreement in number, gender and case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = (NOMINATIVE, ACCUSATIVE, DATIVE)
 
 @dataclass(frozen=True)
 class SceneLanguage:
-    """Words of a language.
+    """Vocabulary and grammar of a language for captions of scenes.
 
     Attributes:
         things: returns the words for a group, with or without its size, in a case of `CASES`.
@@ -198,7 +198,7 @@ LANGUAGES: dict[str, SceneLanguage] = {
 
 
 def caption_in(language: str, scene: Scene, rng: random.Random, captions: int = 5) -> list[str]:
-    """Return different captions of a scene in a language of `LANGUAGES`, see `caption_scene`."""
+    """Return different captions of a scene in one of `LANGUAGES`, see `caption_scene`."""
     words = LANGUAGES[language]
     return [_sentence(words, frame, scene, rng) for frame in rng.sample(words.frames, captions)]
 
@@ -208,11 +208,11 @@ def _sentence(words: SceneLanguage, frame: str, scene: Scene, rng: random.Random
     if len(scene.groups) == 1:
         place = rng.choice(words.places[where])
     else:
-        other = scene.groups[1]
+        second = scene.groups[1]
         if rng.random() < 0.5:  # inverted: A is left of B, so B is right of A
-            subject, other, where = other, subject, INVERSE[where]
+            subject, second, where = second, subject, INVERSE[where]
         phrase, case = rng.choice(words.relations[where])
-        place = phrase.format(words.things(other, rng.random() < 0.6, case))
+        place = phrase.format(words.things(second, rng.random() < 0.6, case))
     with_size = rng.random() < 0.6
     forms = {name: words.things(subject, with_size, case) for name, case in zip(("a", "a4", "a3"), CASES, strict=True)}
     verb = words.verbs[subject.count > 1]

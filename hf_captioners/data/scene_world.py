@@ -1,4 +1,4 @@
-"""Scenes: their objects, relations and splits."""
+"""Scenes of geometric objects: objects, relations and splits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLIT_SHARES = {"train": range(80), "validation": range(80, 90), "test": range(9
 
 @dataclass(frozen=True)
 class Group:
-    """Group of equal objects.
+    """Group of identical objects in a scene.
 
     Attributes:
         count: number of objects, from 1 to 4.
@@ -39,7 +39,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Scene:
-    """Scene: one group at a place, or two groups in a relation.
+    """Scene: one group of objects at a place, or two groups in a relation.
 
     Attributes:
         groups: one or two groups; two groups differ in colour or shape.
@@ -52,12 +52,12 @@ class Scene:
     background: str
 
     def describe(self) -> str:
-        """Return a description of the scene in fixed words."""
+        """Return a canonical description of the scene."""
         things = [f"{group.count} {group.size} {group.colour} {group.shape}" for group in self.groups]
         return f"{' '.join([things[0], self.where, *things[1:]])} on {self.background}"
 
     def contents(self) -> str:
-        """Return the counts, colours and shapes without order, which every caption states.
+        """Return counts, colours and shapes, in any order, that every caption states.
 
         Splits depend on this and not on the whole description, so no caption of one split can occur in a different
         one.
@@ -65,14 +65,14 @@ class Scene:
         return " + ".join(sorted(f"{group.count} {group.colour} {group.shape}" for group in self.groups))
 
     def split(self) -> str:
-        """Return the split that the scene belongs to, for every seed."""
+        """Return the split of the scene, the same for every random seed."""
         digest = hashlib.sha256(self.contents().encode()).digest()
         bucket = int.from_bytes(digest[:4], "big") % 100
         return next(split for split, share in SPLIT_SHARES.items() if bucket in share)
 
 
 def sample_scene(rng: random.Random, split: str, groups: int | None = None) -> Scene:
-    """Draw scenes until one belongs to the split.
+    """Sample random scenes until one belongs to the split.
 
     Args:
         rng: the random generator.
@@ -103,9 +103,9 @@ def _two_groups(rng: random.Random) -> Scene:
     return Scene((first, second), relation, rng.choice(BACKGROUNDS))
 
 
-def _group(rng: random.Random, most: int) -> Group:
-    return Group(rng.randint(1, most), rng.choice(SIZES), rng.choice(COLOURS), rng.choice(SHAPES))
+def _group(rng: random.Random, max_count: int) -> Group:
+    return Group(rng.randint(1, max_count), rng.choice(SIZES), rng.choice(COLOURS), rng.choice(SHAPES))
 
 
-def _other(values: tuple[str, ...], known: str, rng: random.Random) -> str:
-    return rng.choice([value for value in values if value != known])
+def _other(values: tuple[str, ...], excluded: str, rng: random.Random) -> str:
+    return rng.choice([value for value in values if value != excluded])

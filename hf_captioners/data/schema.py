@@ -1,4 +1,4 @@
-"""Schema of every captioned data set.
+"""Column schema of captioned data sets.
 
 | column | type | meaning |
 |---|---|---|
@@ -31,7 +31,7 @@ IMAGE_COLUMNS = (IMAGE, IMAGES, REGIONS)
 
 
 def image_column(names: Iterable[str]) -> str | None:
-    """Return the column that stands for the image of a row: `image`, `images` (several views) or `regions`.
+    """Return the name of the image column: `image`, `images` (several views) or `regions`.
 
     Args:
         names: the columns of a data set, or the keys of one row.
@@ -39,13 +39,13 @@ def image_column(names: Iterable[str]) -> str | None:
     Returns:
         The first of these columns that exists; None if there is none.
     """
-    known = set(names)
-    return next((name for name in IMAGE_COLUMNS if name in known), None)
+    names_present = set(names)
+    return next((name for name in IMAGE_COLUMNS if name in names_present), None)
 
 
 @dataclass(slots=True)
 class CaptionRow:
-    """Row before it is stored.
+    """A row of a data set before storage in Arrow.
 
     Attributes:
         image_id: unique within its split; one that is not UTF-8 is stored as `quoted_name` returns it.
@@ -66,7 +66,7 @@ class CaptionRow:
     fault: str | None = None
 
     def as_record(self, split: str, views: bool) -> dict[str, Any]:
-        """Return the row as a mapping with the columns of the schema, as Arrow stores it."""
+        """Return the row as a dictionary of schema columns for Arrow."""
         image = [_stored(view) for view in self.image] if views else _stored(self.image)
         return {
             IMAGE_ID: storable(self.image_id),
@@ -87,13 +87,13 @@ def _stored(image: Any) -> Any:
 
 
 def storable(value: Any) -> Any:
-    """Return a text that is not UTF-8 as `quoted_name` writes it, because Arrow stores UTF-8 only; else the value."""
+    """Return a text that is not valid UTF-8 as `quoted_name` writes it, for Arrow; other values unchanged."""
     is_name = isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value)
     return quoted_name(value, one_line=False) if is_name else value
 
 
 def caption_features(extra: Features | None = None, views: bool = False) -> Features:
-    """Return the features of a captioned data set.
+    """Return the `datasets` features of a captioned data set.
 
     Args:
         extra: features of the additional columns of the source.

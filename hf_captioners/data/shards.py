@@ -1,4 +1,4 @@
-"""Parquet shards that contain the images themselves, to copy to a different machine and to stream from."""
+"""Parquet shards that contain the images, for copying to another machine and streaming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS_PER_GROUP = 100  # rows that are read at once when streaming
 
 
 def write_parquet_shards(dataset: Dataset, folder: str | Path, split: str, rows_per_shard: int = 5000) -> list[Path]:
-    """Write a split as `<split>-00000-of-00012.parquet` and so on.
+    """Write a split as Parquet shards `<split>-00000-of-00012.parquet` and so on.
 
     `Dataset.to_parquet` alone writes the paths of images, which do not exist on a different machine. A shard appears
     under its name when it is complete; a later call with the same arguments writes the missing shards only.

@@ -34,7 +34,7 @@ FILE_NAME = "file_name"
 
 @dataclass(slots=True)
 class StoredImage:
-    """An image in a container, before it is read.
+    """An image in a container file that is read later.
 
     Attributes:
         container: the container.
@@ -54,7 +54,7 @@ class StoredImage:
 
 
 class StoredRows(LazyRows):
-    """Rows whose images are read from containers on access.
+    """Rows whose images are read from container files on access.
 
     Args:
         images: the images.
@@ -68,7 +68,7 @@ class StoredRows(LazyRows):
         return len(self.images)
 
     def row(self, index: int) -> CaptionRow:
-        """Read the image of a row; one that cannot be read has the reason as its `fault`."""
+        """Read the image of a row; for an unreadable image, the reason is the row's `fault`."""
         image = self.images[index]
         make = partial(CaptionRow, image.image_id, captions=image.captions, file=str(image.container))
         try:
@@ -81,7 +81,7 @@ class StoredRows(LazyRows):
 
 @dataclass(kw_only=True)
 class Containers(CaptionReader):
-    """Reader of images with captions inside other files.
+    """Reader of captioned images in container files.
 
     Attributes:
         files: names of the containers in the folder; None: all in it and in folders below it.
@@ -100,7 +100,7 @@ class Containers(CaptionReader):
     check_images: bool = True
 
     def __post_init__(self) -> None:
-        """Take a single column as a list."""
+        """Convert single column names to lists."""
         super().__post_init__()
         if isinstance(self.caption_columns, str):
             self.caption_columns = [self.caption_columns]
@@ -108,7 +108,7 @@ class Containers(CaptionReader):
             self.files = [self.files]
 
     def paths(self) -> list[Path]:
-        """Return the containers.
+        """Return the container files.
 
         Raises:
             FileNotFoundError: there is none.
@@ -129,11 +129,11 @@ class Containers(CaptionReader):
         return paths
 
     def annotation_files(self) -> Iterable[Path]:
-        """Return no files: sizes and times of containers are compared, as of images, since they are large."""
+        """Return no files: containers are compared by size and time like images, because they are large."""
         return ()
 
     def image_places(self) -> Iterable[Path]:
-        """Return the containers."""
+        """Return the container files."""
         return self.paths()
 
     def read(self, report: DataReport) -> Annotations:
@@ -163,8 +163,8 @@ class Containers(CaptionReader):
     def _add(
         self, row: ContainerRow, number: int, path: Path, splits: dict[str, dict[str, StoredImage]], report: DataReport
     ) -> None:
-        """Add a row to its split; rows with one caption each and the same `image_id` are one image."""
-        values = [one for value in row.captions for one in (value if isinstance(value, list) else [value])]
+        """Add a row to its split; rows with one caption and the same `image_id` are merged to one image."""
+        values = [container for value in row.captions for container in (value if isinstance(value, list) else [value])]
         captions = [text for text in values if isinstance(text, str) and text.strip() and storable(text) == text]
         if not captions:
             report.add(
@@ -181,14 +181,14 @@ class Containers(CaptionReader):
             return
         image_id = name if row.columns.get(IMAGE_ID) is None else str(row.columns[IMAGE_ID])
         images = splits.setdefault(split, {})
-        known = images.get(image_id)
-        if known is None:
+        earlier = images.get(image_id)
+        if earlier is None:
             extra = {FILE_NAME: name, **{key: value for key, value in row.columns.items() if key not in NOT_EXTRA}}
             images[image_id] = StoredImage(path, row.place, image_id, captions, number, extra)
         elif len(values) == 1:
-            known.captions += captions
+            earlier.captions += captions
         else:
-            message = f"the image_id {image_id!r} is in row {known.line} of {known.container} already"
+            message = f"the image_id {image_id!r} is in row {earlier.line} of {earlier.container} already"
             report.add(ProblemKind.DUPLICATE, path, number, message)
 
     def _name(self, path: Path, place: str) -> str:
@@ -201,12 +201,12 @@ NOT_EXTRA = frozenset((*SCHEMA_COLUMNS, FILE_NAME))
 
 def _extra_columns(container: Any) -> Features:
     schema = schema_of(container)
-    plain = [one for one in schema if is_plain(one.type) and one.name not in NOT_EXTRA]
-    return Features({one.name: generate_from_arrow_type(one.type) for one in plain})
+    plain = [field for field in schema if is_plain(field.type) and field.name not in NOT_EXTRA]
+    return Features({field.name: generate_from_arrow_type(field.type) for field in plain})
 
 
 def split_of(path: Path) -> str:
-    """Return the split that a folder or the beginning of a file's name states: `data/train-00000.parquet`."""
+    """Return the split named by a folder or by the start of a file name: `data/train-00000.parquet`."""
     for part in path.parts:
         for word in (part, *re.split(r"[-_.]", part)):
             if word.lower() in SPLIT_NAMES:

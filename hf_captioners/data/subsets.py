@@ -1,4 +1,4 @@
-"""Low-data subsets: some captions or images of a training split, drawn by seed, stored as a list for reuse.
+"""Low-data subsets: captions or images of a training split, drawn by seed and stored for reuse.
 
     subset = draw_subset(dataset, share=0.01, unit="caption", seed=42)
     subset.save("coco-1-percent-seed-42.json")
@@ -30,7 +30,7 @@ Unit = Literal["caption", "image"]
 
 @dataclass(frozen=True)
 class CaptionSubset:
-    """List of captions or images.
+    """List of the captions or images of a subset.
 
     Attributes:
         unit: `caption`: pairs of an image and a caption, as VisualGPT counts; `image`: images with all their
@@ -48,7 +48,7 @@ class CaptionSubset:
     ids: tuple[str, ...]
 
     def save(self, path: str | Path) -> None:
-        """Write the subset as JSON, atomically."""
+        """Write the subset to a JSON file."""
         write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
@@ -68,37 +68,37 @@ class CaptionSubset:
         return cls(**{**content, "ids": tuple(content["ids"])})
 
     def of(self, dataset: Dataset) -> Dataset:
-        """Return the rows of a data set that are in the subset, in the order of the data set.
+        """Return the data set's rows that are in the subset, in the data set's order.
 
         Raises:
             ValueError: the data set lacks some of the ids.
         """
-        wanted = set(self.ids)
+        kept = set(self.ids)
         keys = caption_keys(dataset)
         ids = dataset[IMAGE_ID][:]
         if self.unit == "image":
-            rows = [row for row, image_id in enumerate(ids) if image_id in wanted]
-            found = {ids[row] for row in rows}
+            rows = [row for row, image_id in enumerate(ids) if image_id in kept]
+            present = {ids[row] for row in rows}
         else:
-            rows = [row for row, captions in enumerate(keys) if not wanted.isdisjoint(captions)]
-            found = {key for row in rows for key in keys[row]} & wanted
-        if missing := wanted - found:
+            rows = [row for row, captions in enumerate(keys) if not kept.isdisjoint(captions)]
+            present = {key for row in rows for key in keys[row]} & kept
+        if missing := kept - present:
             raise ValueError(
-                f"The data set lacks {len(missing):,} of the {len(wanted):,} {self.unit}s of the subset, such as "
+                f"The data set lacks {len(missing):,} of the {len(kept):,} {self.unit}s of the subset, such as "
                 f"{', '.join(sorted(missing)[:3])}. Was the subset drawn from a different data set or split?"
             )
         chosen = dataset.select(rows)
-        if self.unit == "image" or all(wanted.issuperset(keys[row]) for row in rows):
+        if self.unit == "image" or all(kept.issuperset(keys[row]) for row in rows):
             return chosen
         columns = [CAPTIONS, *(name for name in PER_CAPTION if name in dataset.features)]
-        places = [[place for place, key in enumerate(keys[row]) if key in wanted] for row in rows]
+        places = [[place for place, key in enumerate(keys[row]) if key in kept] for row in rows]
         return _with_cut_captions(chosen, columns, places)
 
 
 def draw_subset(
     dataset: Dataset, share: float, unit: Unit = "caption", seed: int = 42, nested: bool = True
 ) -> CaptionSubset:
-    """Draw a share of the captions or images of a data set.
+    """Draw a random share of the captions or images of a data set.
 
     Args:
         dataset: a training split.
@@ -156,7 +156,7 @@ def released_subset(
 
 
 def caption_keys(dataset: Dataset) -> list[list[str]]:
-    """Return a name for each caption of each row: its id in the source, or the image's id and its number."""
+    """Return a unique key for each caption: its id in the source, or the image's id and a number."""
     if "caption_ids" in dataset.features:
         return [[str(caption_id) for caption_id in ids] for ids in dataset["caption_ids"]]
     pairs = zip(dataset[IMAGE_ID], dataset[CAPTIONS], strict=True)

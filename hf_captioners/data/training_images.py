@@ -1,4 +1,4 @@
-"""The images that a captioner was trained on, remembered in its folder."""
+"""List of the images that a captioner was trained on, stored in its folder."""
 
 import json
 import os
@@ -18,7 +18,7 @@ DIGITS = 32  # of the digest of an image
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Images that a captioner was trained on, in its last training run and in the runs before.
+    """Images that a captioner was trained on, in its last and all earlier training runs.
 
     Args:
         images: id and digest of each image; the digest is None where only features of the image are known.
@@ -28,7 +28,7 @@ class TrainingImages:
 
     @classmethod
     def of(cls, rows: Dataset) -> "TrainingImages":
-        """Return the images of the rows of a data set.
+        """Return the images of a data set.
 
         Raises:
             OSError: an image file cannot be read.
@@ -40,7 +40,7 @@ class TrainingImages:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TrainingImages | None":
-        """Read the images from the folder of a captioner; None if they are not known.
+        """Read the list from the captioner's folder; None if there is no list.
 
         Raises:
             UnsafeFileError: the file is a link that leads out of the folder, no plain file, or too large.
@@ -59,16 +59,16 @@ class TrainingImages:
         return cls(pairs)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the images into the folder of a captioner."""
+        """Write the list into the captioner's folder."""
         write_text(Path(folder, FILE), json.dumps({"images": self.images}, ensure_ascii=False) + "\n")
 
-    def with_those_of(self, *folders: str | os.PathLike[str]) -> "TrainingImages":
-        """Return the union with the images of other captioners, whose folders may have no list."""
-        others = [known for folder in folders if (known := TrainingImages.load(folder)) is not None]
-        return TrainingImages(tuple(dict.fromkeys(pair for known in (self, *others) for pair in known.images)))
+    def union_with(self, *folders: str | os.PathLike[str]) -> "TrainingImages":
+        """Return the union with the lists of other captioners' folders, which may have no list."""
+        lists = [images for folder in folders if (images := TrainingImages.load(folder)) is not None]
+        return TrainingImages(tuple(dict.fromkeys(pair for images in (self, *lists) for pair in images.images)))
 
     def among(self, rows: Dataset) -> set[str]:
-        """Return the ids of the rows whose images are these: by their content, or else by their names.
+        """Return the ids of rows whose images are in this list, matched by content or else by name.
 
         Raises:
             OSError: an image file cannot be read.

@@ -54,7 +54,7 @@ def jobs_in(processes: int) -> Iterator[RunJobs]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _start_process) as pool:
         # By value: tensors in shared memory would end with their process.
-        yield lambda jobs: [pickle.loads(done) for done in pool.map(_run_by_value, [*map(pickle.dumps, jobs)])]
+        yield lambda jobs: [pickle.loads(result) for result in pool.map(_run_by_value, [*map(pickle.dumps, jobs)])]
 
 
 def _start_process() -> None:

@@ -1,4 +1,4 @@
-"""Figures of attributes: the weight of each attribute for each word of a caption, and the gate."""
+"""Figures of attributes: each attribute's weight for each word of a caption, and the gate."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,7 +12,7 @@ SHADES = "Greens"
 
 
 def draw_attributes(explanation: Explanation) -> Figure:
-    """Draw a table: a line for each word of the caption, a column for each attribute.
+    """Draw a table with a row for each word of the caption and a column for each attribute.
 
     A cell has the weight of the attribute in the attention of the word, the darker the larger; the colour bar has the
     scale. The head has the attributes, and their probabilities where they were detected. Captioners with a gate

@@ -1,4 +1,4 @@
-"""Figures of attention: the image and one panel for each word, as in Figures 2 and 3 of Show, Attend and Tell."""
+"""Figures of attention: the image and a panel per word, as in Figures 2 and 3 of Show, Attend and Tell."""
 
 import textwrap
 from typing import Any
@@ -24,7 +24,7 @@ rcParams["svg.fonttype"] = "none"  # text of SVG files stays text
 
 
 def draw_attention(explanation: Explanation) -> Figure:
-    """Draw the image and one panel for each word, dark where the attention or relevance is small.
+    """Draw the image and a panel for each word, darkened where the attention or relevance is small.
 
     All panels have one scale, which the colour bar shows with the weight of even attention. The strongest regions of a
     word are outlined, with their share in per cent. Gates and intensities of the word are bars below
@@ -63,7 +63,7 @@ def draw_attention(explanation: Explanation) -> Figure:
 
 
 def title_word(axes: Axes, explanation: Explanation, word: int) -> None:
-    """Write a word above its panel, with its confidence if it has one; -1: that it is the image."""
+    """Write a word, and its confidence if known, above its panel; -1 stands for the image panel."""
     text = explanation.words[word] if word >= 0 else "image"
     confidence = explanation.confidences[word] if explanation.confidences is not None and word >= 0 else None
     if confidence is None:
@@ -74,7 +74,7 @@ def title_word(axes: Axes, explanation: Explanation, word: int) -> None:
 
 
 def headed_figure(caption: str, width: float, height: float) -> tuple[Figure, float]:
-    """Make a figure with a caption on top, in as many lines as it needs.
+    """Make a figure with the caption at the top, wrapped to several lines if needed.
 
     Args:
         caption: the caption.
@@ -93,7 +93,7 @@ def headed_figure(caption: str, width: float, height: float) -> tuple[Figure, fl
 
 
 def axes_at(figure: Figure, left: float, upper: float, width: float, height: float) -> Axes:
-    """Add axes without ticks at a place in inches from the upper left corner."""
+    """Add axes without ticks at a position in inches from the upper left corner."""
     full_width, full_height = figure.get_size_inches()
     place = (
         left / full_width,
@@ -107,7 +107,7 @@ def axes_at(figure: Figure, left: float, upper: float, width: float, height: flo
 
 
 def draw_word(axes: Axes, explanation: Explanation, word: int, top: float) -> None:
-    """Draw the image, and over it the attention of a word; -1: the image alone."""
+    """Draw the image with the attention of a word over it; -1: the image alone."""
     image = explanation.image
     frame = (0, image.width, image.height, 0)  # pixels, y downwards
     axes.imshow(np.asarray(image), extent=frame, aspect="auto")
@@ -123,7 +123,7 @@ def draw_word(axes: Axes, explanation: Explanation, word: int, top: float) -> No
 
 
 def outline(axes: Axes, corners: NDArray[Any], text: str, colour: str = OUTLINE) -> None:
-    """Outline a box, given in pixels, with a text in its upper left corner, right of the middle in the upper right."""
+    """Outline a box, in pixels, with a text in its upper left or, in the right half, upper right corner."""
     left, top, right, bottom = map(float, corners)
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="black", linewidth=2.2))
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=1.2))
@@ -135,7 +135,7 @@ def outline(axes: Axes, corners: NDArray[Any], text: str, colour: str = OUTLINE)
 
 
 def draw_bar(axes: Axes, name: str, value: float | None, ends: tuple[float, float], colour: str) -> None:
-    """Draw a bar from 0 and its number; for no value, the name and the ends of the scale."""
+    """Draw a horizontal bar for a value and print the value; without a value, the name and scale only."""
     low, high = ends
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
@@ -150,7 +150,7 @@ def draw_bar(axes: Axes, name: str, value: float | None, ends: tuple[float, floa
 
 
 def draw_scale(figure: Figure, top: float, regions: int, method: str = "attention", is_assessed: bool = False) -> None:
-    """Draw the colour bar with its numbers, what is outlined, and with confidence what its colours are."""
+    """Draw the colour bar with its scale, and a legend for outlined regions and confidence colours."""
     legend = LEGEND + (LEGEND_LINE if is_assessed else 0)
     of_word, of_regions = {
         "attention": ("attention of", "attention to"),

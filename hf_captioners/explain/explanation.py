@@ -1,4 +1,4 @@
-"""Attention of a captioner over the regions of an image, for each word of a caption, as arrays."""
+"""Computation of attention over image regions for each word of a caption, as arrays."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from hf_captioners.processing.vocabulary import word_means
 
 @dataclass(frozen=True)
 class RegionGraph:
-    """Relations between the regions of an image, and what regions attend to by each of them.
+    """Relations between the regions of an image, and the attention along each relation.
 
     Args:
         is_parent: `[R, R]`, True where the column's region is a parent of the row's: it contains that region.
@@ -33,7 +33,7 @@ class RegionGraph:
 
 @dataclass(frozen=True)
 class AttributeWeights:
-    """Attributes of an image, and the attention of each word of a caption to them.
+    """Attributes of an image, and each word's attention to them.
 
     Args:
         words: the N attributes, those with the largest weights first.
@@ -84,12 +84,12 @@ class Explanation:
 
     @property
     def caption(self) -> str:
-        """The caption."""
+        """The words joined to a text."""
         return " ".join(self.words)
 
 
 def load_explainable(source: str | None, locations: bool = False, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Load a captioner that returns its attention maps, and its processor.
+    """Load a captioner that can return attention maps, and its processor.
 
     Args:
         source: name or directory, see `load_captioner`.
@@ -120,7 +120,7 @@ def explain_caption(
     attributes: Sequence[str] | None = None,
     method: str = "attention",
 ) -> Explanation:
-    """Compute the attention of a captioner, or the relevance of the regions, for each word of a caption.
+    """Compute attention, or relevance of the regions, for each word of a caption.
 
     Args:
         model: see `load_explainable`.
@@ -153,8 +153,8 @@ def explain_caption(
     if attributes is not None and not reads_attributes:
         raise ValueError(f"`attributes`: {model.name_or_path} is a {type(model).__name__}, which reads no attributes.")
     views = processor(images=os.fspath(image) if isinstance(image, os.PathLike) else image, return_tensors="pt")
-    given = {} if attributes is None else processor(attributes=[list(attributes)], return_tensors="pt")
-    inputs = {**views, **given}
+    attribute_inputs = {} if attributes is None else processor(attributes=[list(attributes)], return_tensors="pt")
+    inputs = {**views, **attribute_inputs}
     if caption is None:
         options = {} if num_beams is None else {"num_beams": num_beams}
         sequence = model.generate(**inputs, **options)[:1]
@@ -165,7 +165,7 @@ def explain_caption(
     tokens = sequence[0].tolist()
 
     def of_words(values: Any) -> NDArray[Any]:
-        """Return values of tokens `[T, ...]` as values of words."""
+        """Return the mean value of each word from values of tokens `[T, ...]`."""
         return np.array(word_means(processor, tokens, values.float().numpy())[1])
 
     regions = model.get_region_features(**views)
@@ -194,7 +194,7 @@ def explain_caption(
 
 
 def names_of_regions(model: Any, views: Mapping[str, Tensor]) -> list[str] | None:
-    """Return what the captioner's detector calls the real regions of an image; None where it has no names.
+    """Return the detector's class names of an image's regions without padding; None without class names.
 
     Args:
         model: the captioner.
@@ -202,15 +202,15 @@ def names_of_regions(model: Any, views: Mapping[str, Tensor]) -> list[str] | Non
     """
     if not model.config.has_detector:
         return None
-    found = model.get_encoder().vision.detect(**views)
+    detections = model.get_encoder().vision.detect(**views)
     names = model.config.vision_config.id2label
     if all(name == f"LABEL_{number}" for number, name in names.items()):  # those of a configuration without names
         return None
-    return [names.get(label, "") for label in found.region_labels[0][found.region_mask[0]].tolist()]
+    return [names.get(label, "") for label in detections.region_labels[0][detections.region_mask[0]].tolist()]
 
 
 def intensity_of_tokens(config: Any, outputs: Any) -> Tensor | None:
-    """Return the pooled intensity of the attention to regions for each token `[T]`; None where there is none."""
+    """Return the attention intensity of each token `[T]`, pooled over regions; None if not computed."""
     if getattr(config, "intensity_pool", None) is None:
         return None
     gate = outputs.gates[-1]
@@ -221,19 +221,19 @@ def intensity_of_tokens(config: Any, outputs: Any) -> Tensor | None:
 def attributes_of(
     model: Any, processor: Any, sequence: Tensor, inputs: Mapping[str, Any], of_words: Callable[[Any], NDArray[Any]]
 ) -> AttributeWeights:
-    """Return the attributes of an image and the attention of each word to them."""
+    """Return the attributes of an image, and each word's attention to them."""
     encoded = model.get_encoder()(**inputs)
-    found = model.attribute_maps(sequence, encoder_outputs=encoded)
-    weights = of_words(found.weights[0])
-    weights = weights.reshape(len(weights), found.ids.shape[1])
-    order = [place for place in np.argsort(-weights.sum(0), kind="stable").tolist() if found.mask[0, place]]
-    words = processor.tokenizer.convert_ids_to_tokens(found.ids[0, order].tolist())
+    attended = model.attribute_maps(sequence, encoder_outputs=encoded)
+    weights = of_words(attended.weights[0])
+    weights = weights.reshape(len(weights), attended.ids.shape[1])
+    order = [place for place in np.argsort(-weights.sum(0), kind="stable").tolist() if attended.mask[0, place]]
+    words = processor.tokenizer.convert_ids_to_tokens(attended.ids[0, order].tolist())
     scores = encoded.attribute_probabilities
     return AttributeWeights(words, weights[:, order], None if scores is None else scores[0, order].float().numpy())
 
 
 def graph_of(config: Any, outputs: Any, real: NDArray[np.bool_]) -> RegionGraph | None:
-    """Return the graph of the first image of the outputs of a captioner; None where it has no relations.
+    """Return the region graph of the first image in a captioner's outputs; None without relations.
 
     Args:
         config: its configuration.
@@ -241,13 +241,13 @@ def graph_of(config: Any, outputs: Any, real: NDArray[np.bool_]) -> RegionGraph 
         real: `[R]`, True = a real region.
     """
     relations, numbers = outputs.get("encoder_relations"), getattr(config, "relation_numbers", {})
-    weights = [one for one in outputs.encoder_attentions or () if one is not None and one.ndim == 5]
+    weights = [layer for layer in outputs.encoder_attentions or () if layer is not None and layer.ndim == 5]
     if relations is None or not weights:
         return None
     of_last = weights[-1][0].mean(1)  # [B, S, H, R, R] to [S, R, R]
     maps = {
-        name: (one * torch.isin(relations[0], torch.tensor(found))).float().numpy()[real][:, real]
-        for (name, found), one in zip(numbers.items(), of_last, strict=True)
+        name: (attention * torch.isin(relations[0], torch.tensor(ids))).float().numpy()[real][:, real]
+        for (name, ids), attention in zip(numbers.items(), of_last, strict=True)
     }
     return RegionGraph((relations[0] == config.parent_number).numpy()[real][:, real], maps)
 

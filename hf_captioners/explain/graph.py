@@ -1,4 +1,4 @@
-"""Figures of a graph of boxes: boxes and their parents, and the attention of regions to related ones."""
+"""Figures of region graphs: boxes with their parents, and attention to related regions."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ KEY = 0.6  # height of the legend in inches
 
 
 def draw_graph(explanation: Explanation) -> Figure:
-    """Draw the graph over the image, and what some regions attend to by each relation (Image Transformer, Figure 6).
+    """Draw the region graph and the attention of some regions by relation (Image Transformer, Figure 6).
 
     The first row has the image and the graph: every box, and a line from it to the smallest box that contains it. Each
     further row belongs to a region, red, and has a panel for each relation: the related regions with the largest
@@ -53,7 +53,7 @@ def draw_graph(explanation: Explanation) -> Figure:
     size = figure.get_size_inches()
 
     def panel(row: int, column: int, title: str) -> Axes:
-        """Add a panel with the image."""
+        """Add a panel with the image to the figure."""
         axes = axes_at(figure, GAP + column * step_x, head + row * step_y + TITLE, PANEL, tall)
         axes.set_title(title, fontsize=NORMAL, loc="left", pad=3)
         image = explanation.image
@@ -87,20 +87,20 @@ def queries_of(explanation: Explanation, graph: RegionGraph) -> list[int]:
 
 
 def draw_boxes(axes: Axes, explanation: Explanation, graph: RegionGraph) -> None:
-    """Draw every box, and a line to the smallest of its parents."""
+    """Draw all boxes, each with a line to its smallest parent."""
     corners = in_pixels(explanation)
     areas = np.prod(corners[:, 2:] - corners[:, :2], axis=-1)
     for index, (left, top, right, bottom) in enumerate(corners):
-        own = np.flatnonzero(graph.is_parent[index])
-        colour = DEPTHS[min(len(own), len(DEPTHS) - 1)]
+        parents = np.flatnonzero(graph.is_parent[index])
+        colour = DEPTHS[min(len(parents), len(DEPTHS) - 1)]
         axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=1.5))
-        if len(own):
-            centres = [centre(corners[one]) for one in (index, own[np.argmin(areas[own])])]
+        if len(parents):
+            centres = [centre(corners[region]) for region in (index, parents[np.argmin(areas[parents])])]
             axes.plot(*zip(*centres, strict=True), color=COLOURS["parent"], linewidth=1)
 
 
 def draw_related(axes: Axes, explanation: Explanation, query: int, relation: str, weights: NDArray[Any]) -> None:
-    """Draw a region and those that it attends to by one relation."""
+    """Draw a region and the related regions that it attends to."""
     corners, row = in_pixels(explanation), weights[query]
     colour = COLOURS.get(relation, OTHER_COLOUR)
     shown = [int(index) for index in np.argsort(-row, kind="stable")[:SHOWN] if row[index] > 0 and index != query]

@@ -1,4 +1,4 @@
-"""HTML page of explanations, without other files."""
+"""Self-contained HTML page of explanations."""
 
 import io
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ STEPS = 9  # colours of the colour bar
 
 
 def render_page(explanations: Mapping[str, Explanation], model: str = "The captioner") -> str:
-    """Return the text of a page with one section for each image.
+    """Return the HTML page with a section for each image.
 
     The page has the panels of `draw_attention`, the table of `draw_attributes` and the drawing of `draw_graph`, and
     fits narrow screens. It refers to no other file.
@@ -53,7 +53,7 @@ def render_page(explanations: Mapping[str, Explanation], model: str = "The capti
 
 
 def describe(name: str, explanation: Explanation) -> dict[str, Any]:
-    """Return what the page says of one image."""
+    """Return the page's content about an image, for the template."""
     image, regions = explanation.image, explanation.maps.shape[1]
     top, even = top_of(explanation.maps), 1 / max(1, regions)
     return {
@@ -83,14 +83,14 @@ def describe(name: str, explanation: Explanation) -> dict[str, Any]:
 
 
 def word_of(explanation: Explanation, word: int) -> dict[str, Any]:
-    """Return what the page says of the confidence of a word."""
+    """Return the page's content about a word's confidence."""
     confidence = None if explanation.confidences is None else explanation.confidences[word]
     number = None if confidence is None else f"{confidence:.2f}"
     return {"word": explanation.words[word], "confidence": number, "shade": confidence_colour(confidence)}
 
 
 def panel_of(explanation: Explanation, word: int, top: float) -> dict[str, Any]:
-    """Return what the page says of a word; -1: of the image alone."""
+    """Return the page's content about a word's attention; -1: about the image panel."""
     if word < 0:
         return {"word": "image", "label": "the image", "veil": None, "bars": [], "confidence": None, "shade": None}
     image, weights, name = explanation.image, explanation.maps[word], explanation.words[word]
@@ -129,7 +129,7 @@ def panel_of(explanation: Explanation, word: int, top: float) -> dict[str, Any]:
 
 
 def table_of(words: list[str], attributes: AttributeWeights) -> dict[str, Any]:
-    """Return the table of attributes."""
+    """Return the table of attributes, for the template."""
     shades, found = colormaps[SHADES], attributes.probabilities
     rows = [
         {
@@ -150,7 +150,7 @@ def table_of(words: list[str], attributes: AttributeWeights) -> dict[str, Any]:
 
 
 def graph_address(explanation: Explanation) -> str:
-    """Return the drawing of the graph as a data URL."""
+    """Return a drawing of the region graph as a data URL."""
     stream = io.BytesIO()
     draw_graph(explanation).savefig(stream, format="png", dpi=140)
     return data_address(Image.open(stream).convert("RGB"))

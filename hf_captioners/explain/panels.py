@@ -1,4 +1,4 @@
-"""Colours of attention weights and the strongest regions, for the drawings and the page of explanations."""
+"""Colours and ranking of attention weights, for drawings and the page of explanations."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ VEIL, TINT = 0.6, 0.34
 
 
 def veil_colours() -> ListedColormap:
-    """Return the colours of weights over an image: from a dark veil to a light tint, with their opacity."""
+    """Return RGBA colours for weights over an image: from a dark veil to a light tint."""
     steps = np.linspace(0, 1, 256)
     colours = colormaps["inferno"](0.05 + 0.85 * steps)
     colours[:, 3] = VEIL + (TINT - VEIL) * steps
@@ -32,14 +32,14 @@ def veil_colours() -> ListedColormap:
 
 
 def top_of(maps: NDArray[Any]) -> float:
-    """Return the end of the scale of weights: the largest one, rounded up to two digits."""
+    """Return the upper end of a colour scale: the maximum weight, rounded up to two digits."""
     largest = max(float(maps.max(initial=0.0)), 1e-6)
     unit = 10.0 ** (np.floor(np.log10(largest)) - 1)
     return min(1.0, float(np.ceil(largest / unit - 1e-9) * unit))
 
 
 def paint(weights: NDArray[Any], boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:
-    """Return a map `[H, W]` with the largest weight of the regions that cover each pixel.
+    """Return a map `[H, W]` of the maximum weight among the regions that cover each pixel.
 
     Args:
         weights: `[R]`.
@@ -56,7 +56,7 @@ def paint(weights: NDArray[Any], boxes: NDArray[Any], size: tuple[int, int]) -> 
 
 
 def veil(weights: NDArray[Any], boxes: NDArray[Any], size: tuple[int, int], top: float) -> NDArray[np.uint8]:
-    """Return the colours `[H, W, 4]` that lie over an image, see `paint`.
+    """Return RGBA colours `[H, W, 4]` to draw over an image, see `paint`.
 
     Args:
         weights, boxes, size: see `paint`.
@@ -66,24 +66,24 @@ def veil(weights: NDArray[Any], boxes: NDArray[Any], size: tuple[int, int], top:
 
 
 def strongest(weights: NDArray[Any]) -> list[int]:
-    """Return the regions with the largest weights, largest first; none where the attention is nearly even."""
+    """Return the regions with the largest weights, in order; none if the attention is nearly uniform."""
     order = np.argsort(-weights, kind="stable")[:OUTLINED]
     return [int(index) for index in order if weights[index] * len(weights) > ABOVE_EVEN]
 
 
 def percent(weight: float) -> str:
-    """Return a weight in per cent with two digits at most, without the sign."""
+    """Format a weight in per cent with at most two digits, without the sign."""
     return f"{100 * weight:.0f}" if weight >= 0.0995 else f"{100 * weight:.1f}"
 
 
 def scale_of(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the ends of a scale that holds 0 and all values, each 0, or 1, 2 or 5 times a power of ten."""
+    """Return the ends of a scale that includes 0 and all values, each 0 or 1, 2 or 5 times a power of ten."""
     high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
     return 0.0 - next_round(-low), next_round(max(high, 1e-9))
 
 
 def next_round(value: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is not below a value; 0 for 0."""
+    """Return the smallest number 1, 2 or 5 times a power of ten that is not below a value; 0 for 0."""
     if value <= 0:
         return 0.0
     power = 10.0 ** np.floor(np.log10(value))
@@ -91,7 +91,7 @@ def next_round(value: float) -> float:
 
 
 def word_bars(explanation: Explanation) -> list[tuple[str, NDArray[Any], tuple[float, float], str]]:
-    """Return the bars of every word: name, values `[W]`, scale and colour. Gates first, then the intensity."""
+    """Return the bars under each word's panel: name, values `[W]`, scale, colour; gates first."""
     bars = [
         (name, values, (0.0, 1.0), GATE_COLOURS[index % len(GATE_COLOURS)])
         for index, (name, values) in enumerate(explanation.gates.items())
@@ -102,7 +102,7 @@ def word_bars(explanation: Explanation) -> list[tuple[str, NDArray[Any], tuple[f
 
 
 def confidence_colour(confidence: float | None) -> str | None:
-    """Return the background of a word, `#rrggbb`; None for a word without confidence."""
+    """Return the background colour `#rrggbb` for a word's confidence; None without confidence."""
     return None if confidence is None else to_hex(CONFIDENCE_COLOURS(float(confidence)))
 
 

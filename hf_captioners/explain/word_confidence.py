@@ -1,4 +1,4 @@
-"""Confidence of the words of an explained caption, as the `image-captioning` pipeline gives it."""
+"""Confidence of the words of an explained caption, computed by the `image-captioning` pipeline."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from .explanation import Explanation
 
 
 class ExplainedConfidence:
-    """Captions images with the confidence of words, for explanations of these captions.
+    """Captions images and computes word confidence, for explanations of the same captions.
 
     Args:
         model: see `load_explainable`.
@@ -33,7 +33,7 @@ class ExplainedConfidence:
         self.options = {} if num_beams is None else {"num_beams": num_beams}
 
     def caption(self, image: str | os.PathLike[str] | Image.Image) -> dict[str, Any]:
-        """Return the record of an image, with `generated_text`, `confidence` and `words`.
+        """Return the pipeline's record of an image: `generated_text`, `confidence` and `words`.
 
         Args:
             image: path of the image, or the image.
@@ -43,7 +43,7 @@ class ExplainedConfidence:
 
 
 def with_confidence(explanation: Explanation, record: Mapping[str, Any]) -> Explanation:
-    """Return an explanation with the confidence of its words.
+    """Return an explanation with the confidence of its words added.
 
     Args:
         explanation: of the caption of the record.
@@ -54,19 +54,19 @@ def with_confidence(explanation: Explanation, record: Mapping[str, Any]) -> Expl
 
 
 def confidences_of(words: Sequence[str], assessed: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """Return the confidence of each word of a caption, None of one that has none.
+    """Return the confidence of each word of a caption, None for words without confidence.
 
     Args:
         words: the words between blanks; a word such as `t-shirt.` has the least confidence of its content words.
         assessed: `word` and `confidence` of the content words, in their order.
     """
-    found: list[float | None] = []
-    left = list(assessed)
+    confidences: list[float | None] = []
+    remaining = list(assessed)
     for word in words:
-        rest, values = word.lower(), []
-        while left and (place := rest.find(left[0]["word"])) >= 0:
-            rest = rest[place + len(left[0]["word"]) :]
-            if (value := left.pop(0)["confidence"]) is not None:
+        unmatched, values = word.lower(), []
+        while remaining and (place := unmatched.find(remaining[0]["word"])) >= 0:
+            unmatched = unmatched[place + len(remaining[0]["word"]) :]
+            if (value := remaining.pop(0)["confidence"]) is not None:
                 values.append(value)
-        found.append(min(values, default=None))
-    return found
+        confidences.append(min(values, default=None))
+    return confidences

@@ -118,9 +118,9 @@ class FeatureCache:
         """Remove features that were not used for longest; a run too large for the cache gets its own folder."""
         size, images = self._bytes_of_image(rows), len(set(keys))
         if size * images > shared.limit:
-            needed, most = (f"{count / GIGABYTE:,.1f} GB" for count in (size * images, shared.limit))
+            needed, limit = (f"{count / GIGABYTE:,.1f} GB" for count in (size * images, shared.limit))
             logger.warning(
-                f"The features of {images:,} images take {needed}, more than the {most} of the cache that all runs "
+                f"The features of {images:,} images take {needed}, more than the {limit} of the cache that all runs "
                 f"share (`feature_cache_gb`): they are stored in {self.own_folder}."
             )
             self.folder, self.shared = self.own_folder, None

@@ -51,7 +51,7 @@ def extract_split(
 
 
 def unique_images(rows: Dataset) -> Dataset:
-    """Drop rows of images that occur before, from a data set with one row per caption."""
+    """Drop rows whose image occurs in an earlier row, from a data set with one row per caption."""
     first: dict[str, int] = {}
     for row, image_id in enumerate(rows["image_id"]):
         first.setdefault(image_id, row)

@@ -75,10 +75,10 @@ class StoreDescription:
             OtherExtractorError: the extractor or (if given) the revision differs.
         """
         if self.extractor != extractor or revision not in (None, self.revision):
-            wanted = extractor if revision is None else f"{extractor} (revision {revision})"
+            expected = extractor if revision is None else f"{extractor} (revision {revision})"
             raise OtherExtractorError(
                 f"The store has features of {self.extractor} (revision {self.revision}); the model was trained on "
-                f"those of {wanted}. Extract the images again with that one."
+                f"those of {expected}. Extract the images again with that one."
             )
 
     def write(self, folder: Path) -> None:

@@ -160,11 +160,11 @@ class FeatureStoreWriter:
             ("boxes", regions.boxes, (len(features), 4)),
             ("scores", regions.scores, (len(features),)),
         ):
-            wanted = shape if getattr(self.description, name) else None
-            found = None if values is None else values.shape
-            if found != wanted:
+            expected = shape if getattr(self.description, name) else None
+            actual = None if values is None else values.shape
+            if actual != expected:
                 raise ValueError(
-                    f"The {name} of {image_id} are {found or 'missing'}; the store has {wanted or 'none'}."
+                    f"The {name} of {image_id} are {actual or 'missing'}; the store has {expected or 'none'}."
                 )
 
     def _close_shard(self) -> None:

@@ -12,7 +12,7 @@ TOLERANCE = 1e-4  # of features, absolute and relative
 
 @torch.no_grad()
 def fold_batch_norms(model: nn.Module, features: Callable[[], Tensor]) -> int:
-    """Merge batch norms into the convolutions before them, in place and for good.
+    """Merge batch norms into the convolutions before them, in place; this cannot be undone.
 
     A batch norm is merged if a convolution is called once and its output is what the batch norm reads. If features
     change by more than rounding, because something else reads that output too, the model is left as it was.

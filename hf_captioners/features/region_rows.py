@@ -32,8 +32,8 @@ class RegionRows:
         These are `region_boxes` `[R, 4]`, `region_views` `[R]` and `region_relations` `[R, R]`.
         """
         regions = self.source.stored(self.keys[row])
-        others = {"region_boxes": regions.boxes, "region_views": regions.views, RELATIONS: regions.relations}
-        return {"region_features": regions.features} | {n: v for n, v in others.items() if v is not None}
+        optional = {"region_boxes": regions.boxes, "region_views": regions.views, RELATIONS: regions.relations}
+        return {"region_features": regions.features} | {n: v for n, v in optional.items() if v is not None}
 
 
 def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]) -> RegionRows:

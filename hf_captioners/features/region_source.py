@@ -62,8 +62,8 @@ class Regions:
 
     def as_entry(self) -> dict[str, np.ndarray]:
         """Return the regions as a dictionary that processors accept."""
-        others = {"boxes": self.boxes, "views": self.views, "relations": self.relations}
-        return {"features": self.features} | {name: values for name, values in others.items() if values is not None}
+        optional = {"boxes": self.boxes, "views": self.views, "relations": self.relations}
+        return {"features": self.features} | {name: values for name, values in optional.items() if values is not None}
 
 
 # Numbers of one image (R x D) that a reader accepts by default: 64 MiB as float32.
@@ -132,14 +132,14 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
                 f"{size}. Extract both with the same model, or leave one out."
             )
         expected = {"boxes": (shape[0], 4), "relations": (shape[0], shape[0]), "scores": (shape[0],)}
-        for name, wanted in {"features": shape, **expected}.items():
+        for name, expected_shape in {"features": shape, **expected}.items():
             values = getattr(regions, name)
             if values is None:
                 continue
-            if values.shape != wanted:
+            if values.shape != expected_shape:
                 raise ValueError(
                     f"The {name} of the image {image_id!r} in {self.name} have the shape {list(values.shape)}; "
-                    f"expected {list(wanted)} for {shape[0]} regions."
+                    f"expected {list(expected_shape)} for {shape[0]} regions."
                 )
             if not all_finite(values):
                 raise ValueError(

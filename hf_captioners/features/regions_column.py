@@ -182,10 +182,10 @@ def _remaining(
         first.setdefault(name, row)
     places = list(first.items())
     batches = [range(start, min(start + batch_size, len(places))) for start in range(0, len(places), batch_size)]
-    left = [[place for place in batch if places[place][0] not in done] for batch in batches]
+    remaining = [[place for place in batch if places[place][0] not in done] for batch in batches]
     column = IMAGES if IMAGES in dataset.column_names else IMAGE
     rows = with_allowed_formats(dataset.select_columns([column]))
-    return _Rows(rows, column, places), {"batch_sampler": [batch for batch in left if batch]}
+    return _Rows(rows, column, places), {"batch_sampler": [batch for batch in remaining if batch]}
 
 
 class _Rows(TorchDataset):

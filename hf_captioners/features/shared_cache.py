@@ -88,7 +88,7 @@ class SharedCache:
             with suppress(OSError):  # of another user, or gone
                 os.utime(shard)
 
-    def make_room(self, size: int, keep: Collection[Path] = (), own: BaseFileLock | None = None) -> int:
+    def make_room(self, size: int, keep: Collection[Path] = (), lock: BaseFileLock | None = None) -> int:
         """Remove the least recently used shards until this number of bytes fits within the limit.
 
         Args:
@@ -104,14 +104,14 @@ class SharedCache:
                 (shard.stat().st_mtime_ns, shard) for store in self._stores() for shard in store.glob(SHARDS)
             )
             total, removed = sum(shard.stat().st_size for _, shard in shards) + size, 0
-            used = {store for store in self._stores() if self._is_used(store, own)}
+            used = {store for store in self._stores() if self._is_used(store, lock)}
             for _, shard in shards:
                 if total - removed <= self.limit:
                     break
                 if shard not in keep and shard.parent not in used:
                     removed += _removed(shard)
             for store in self._stores():
-                if store not in used and not any(store.glob(SHARDS)) and (own is None or store != _store_of(own)):
+                if store not in used and not any(store.glob(SHARDS)) and (lock is None or store != _store_of(lock)):
                     shutil.rmtree(store, ignore_errors=True)
         return removed
 
@@ -197,6 +197,6 @@ def _images_in(shard: Path) -> int:
 
 
 def days_since(seconds: float) -> str:
-    """Return the time since a moment in words, such as days."""
+    """Return how many days ago a time was, as text such as `3 days ago`."""
     days = (time.time() - seconds) / 86400
     return "today" if days < 1 else f"{days:.0f} day{'' if round(days) == 1 else 's'} ago"

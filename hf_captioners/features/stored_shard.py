@@ -137,13 +137,13 @@ class StoredShard:
             raise self._damaged(f"`{name}` of the shape {shape} and type {kind} is stated at bytes {first} to {last}")
         if (start + first) % item:
             raise self._damaged(f"`{name}` begins at byte {start + first}, which is no multiple of {item}")
-        wanted = {"features": tuple(CODES.values()), "counts": ("I64",), "views": ("I64",)}.get(name, ("F32",))
-        if kind not in wanted:
-            raise self._damaged(f"`{name}` has the type {kind}, expected {' or '.join(wanted)}")
+        expected = {"features": tuple(CODES.values()), "counts": ("I64",), "views": ("I64",)}.get(name, ("F32",))
+        if kind not in expected:
+            raise self._damaged(f"`{name}` has the type {kind}, expected {' or '.join(expected)}")
 
     def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
         rows = shapes["features"][0] if len(shapes["features"]) == 2 else -1
-        wanted = {
+        expected = {
             "features": (rows, *shapes["features"][1:]),
             "boxes": (rows, 4),
             "scores": (rows,),
@@ -152,7 +152,7 @@ class StoredShard:
             "counts": (len(self.ids),),
         }
         for name, shape in shapes.items():
-            if shape != wanted[name]:
+            if shape != expected[name]:
                 raise self._damaged(
                     f"`{name}` has the shape {list(shape)} with {len(self.ids)} images and `features` of "
                     f"{list(shapes['features'])}"

@@ -83,13 +83,13 @@ def _next_instruction(file: BinaryIO) -> tuple[Any, int | None]:
 
 def _taken(stack: list[Part], operation: Any) -> list[Part]:
     """Pop the stack entries that an instruction consumes, and return them."""
-    wanted = operation.stack_before
+    consumed = operation.stack_before
     parts: list[Part] = []
-    if pickletools.markobject in wanted:
+    if pickletools.markobject in consumed:
         while stack and (part := stack.pop()) is not MARK:
             parts.append(part)
-        wanted = wanted[: wanted.index(pickletools.markobject)]
-    for _ in wanted:
+        consumed = consumed[: consumed.index(pickletools.markobject)]
+    for _ in consumed:
         if stack:
             parts.append(stack.pop())
     return parts

@@ -89,19 +89,19 @@ def push_checkpoint(
         if revision is not None and not create_pr:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         info = api.model_info(repo_id, revision=revision)
-        there = {entry.rfilename for entry in info.siblings or ()}
+        names = {entry.rfilename for entry in info.siblings or ()}
         present = None
-        if CARD in there:
+        if CARD in names:
             present = read_text(Path(api.hf_hub_download(repo_id, CARD, revision=info.sha)))
         card = card_to_push(directory, repo_id, present, with_images, card)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(path.relative_to(directory).as_posix(), path) for path in files
         ]
         operations.append(CommitOperationAdd(CARD, card.encode("utf-8")))
-        if with_handler and HANDLER not in there:
+        if with_handler and HANDLER not in names:
             operations.append(CommitOperationAdd(HANDLER, endpoint_handler().encode("utf-8")))
         pushed = {path.name for path in files}
-        operations += [CommitOperationDelete(name) for name in sorted(there - pushed) if STALE.fullmatch(name)]
+        operations += [CommitOperationDelete(name) for name in sorted(names - pushed) if STALE.fullmatch(name)]
         return api.create_commit(
             repo_id,
             operations,

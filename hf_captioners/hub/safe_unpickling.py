@@ -257,14 +257,14 @@ def plain_value(value: Any) -> Any:
     Raises:
         ValueError: a list or dictionary contains itself, or is nested too deeply.
     """
-    done: dict[int, Any] = {}
+    converted: dict[int, Any] = {}
     open_now: set[int] = set()
 
     def convert(item: Any, depth: int) -> Any:
         if not isinstance(item, (dict, list, tuple)):
             return _plain_scalar(item)
-        if id(item) in done:
-            return done[id(item)]
+        if id(item) in converted:
+            return converted[id(item)]
         if id(item) in open_now:
             raise ValueError(f"a {type(item).__name__} contains itself")
         if depth > MAX_DEPTH:
@@ -275,7 +275,7 @@ def plain_value(value: Any) -> Any:
         else:
             made = type(item)([convert(entry, depth + 1) for entry in item])
         open_now.remove(id(item))
-        done[id(item)] = made
+        converted[id(item)] = made
         return made
 
     return convert(value, 0)

@@ -30,11 +30,11 @@ def require_servable(directory: str | os.PathLike[str]) -> None:
     """
     facts = CheckpointFacts.read(directory)
     if facts.adapter_of or facts.architecture is None or facts.vision is None:
-        what = "an adapter" if facts.adapter_of else f"a {facts.model_type}"
+        kind = "an adapter" if facts.adapter_of else f"a {facts.model_type}"
         if facts.architecture is not None and not facts.adapter_of:
-            what += " without a vision model"
+            kind += " without a vision model"
         raise ValueError(
-            f"{os.fspath(directory)} is {what}. A Space and an endpoint need a captioner of this library that reads "
+            f"{os.fspath(directory)} is {kind}. A Space and an endpoint need a captioner of this library that reads "
             "images; push it without `space` and `endpoint`."
         )
 

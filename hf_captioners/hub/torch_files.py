@@ -237,16 +237,16 @@ def _read_zip(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile:
     with _named(path):
         archive = zipfile.ZipFile(path)
         names = archive.namelist()
-    found = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
-    if len(found) != 1:
+    pickles = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
+    if len(pickles) != 1:
         raise ValueError(f"{path} is a zip file without a data.pkl, so it is not a file of torch.save.")
     _check_sizes(path, archive)
-    root = found[0].rpartition("/")[0]
+    root = pickles[0].rpartition("/")[0]
     order = f"{root}/byteorder"
     with _named(path):
         if order in names and archive.read(order) != b"little":
             raise ValueError("it was written on a big-endian machine; only little-endian files are read")
-        program = archive.read(found[0])
+        program = archive.read(pickles[0])
     content = TorchUnpickler(io.BytesIO(program), str(path), records).read()
 
     def read_storage(key: str) -> bytes:

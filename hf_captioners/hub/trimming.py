@@ -113,11 +113,11 @@ def trim_vocabulary(model: Any, processor: Any, captions: Iterable[str]) -> tupl
     if not needed:
         raise ValueError("The captions have no tokens. Pass those of the training images.")
     content = tokenizer_content(processor.tokenizer)
-    named = dict(config_tokens(model))
+    token_fields = dict(config_tokens(model))
     needed |= set(processor.tokenizer.all_special_ids) | {entry["id"] for entry in content["added_tokens"]}
-    needed |= {token for tokens in named.values() for token in tokens}
+    needed |= {token for tokens in token_fields.values() for token in tokens}
     kept = closed_under_merges(content["model"], needed)
-    require_in_vocabulary(named, kept, content, model.config.vocab_size)
+    require_in_vocabulary(token_fields, kept, content, model.config.vocab_size)
     places = {token: place for place, token in enumerate(kept)}
     return trimmed_model(model, places), trimmed_processor(processor, content, places)
 
@@ -165,7 +165,7 @@ def configs_of(model: Any) -> list[Any]:
 
 
 def closed_under_merges(tokenizer_model: Mapping[str, Any], needed: Collection[int]) -> list[int]:
-    """Add to the needed tokens those that they are merged from, and those that no merge makes; return sorted ids.
+    """Add the tokens that merge into needed tokens (BPE), and tokens that no merge makes; return sorted ids.
 
     Args:
         tokenizer_model: entry `model` of `tokenizer.json`.
@@ -187,12 +187,12 @@ def closed_under_merges(tokenizer_model: Mapping[str, Any], needed: Collection[i
 
 
 def merged(pair: Sequence[str], tokenizer_model: Mapping[str, Any]) -> str:
-    """Return the token that byte-pair encoding makes of a pair."""
+    """Return the token into which byte-pair encoding merges a pair of tokens."""
     return pair[0] + pair[1].removeprefix(tokenizer_model.get("continuing_subword_prefix") or "")
 
 
 def require_in_vocabulary(
-    named: Mapping[str, Sequence[int]], kept: Sequence[int], content: Mapping[str, Any], size: int
+    token_fields: Mapping[str, Sequence[int]], kept: Sequence[int], content: Mapping[str, Any], size: int
 ) -> None:
     """Check that the embedding has a row for each token, and that the tokenizer has the configuration's tokens.
 
@@ -200,7 +200,7 @@ def require_in_vocabulary(
         ValueError: it is not so.
     """
     tokenizer_ids = {*content["model"]["vocab"].values(), *(entry["id"] for entry in content["added_tokens"])}
-    for name, tokens in named.items():
+    for name, tokens in token_fields.items():
         if unknown := [token for token in tokens if token not in tokenizer_ids]:
             raise ValueError(
                 f"`{name}` has {unknown[0]}, which the tokenizer does not know: it is of another captioner."

@@ -73,9 +73,9 @@ def _clipped(table: NGramTable, reference_table: NGramTable, images: Integers, n
         return np.zeros((n_images, ORDERS), dtype=np.int64)
     reference_keys, reference_counts = count(reference_table.captions * size + reference_table.grams)
     captions, grams = np.divmod(reference_keys, size)
-    wanted = images[captions] * size + grams
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hits = np.flatnonzero(keys[at] == wanted)
+    needed = images[captions] * size + grams
+    at = np.minimum(np.searchsorted(keys, needed), len(keys) - 1)
+    hits = np.flatnonzero(keys[at] == needed)
     best = np.zeros(len(keys), dtype=np.int64)
     np.maximum.at(best, at[hits], reference_counts[hits])
     slots = keys // size * ORDERS + keys % ORDERS

@@ -98,13 +98,13 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
             f"{len(several)} image(s) have more than one prediction, first {several[0]!r} with "
             f"{predictions.captions[several[0]]}. Keep one caption per image."
         )
-    wanted = _by_any_name(references)
-    names = ImageNames(wanted)
+    images_by_name = _by_any_name(references)
+    names = ImageNames(images_by_name)
     predictions_by_image: dict[str, str] = {}
     extra: list[str] = []
     for image, captions in predictions.captions.items():
         short = file_part(predictions.file_names.get(image, image))
-        name = next((wanted[key] for key in (names.find(image), names.find(short)) if key is not None), None)
+        name = next((images_by_name[key] for key in (names.find(image), names.find(short)) if key is not None), None)
         if name is None:
             extra.append(image)
         elif name in predictions_by_image:
@@ -143,7 +143,7 @@ def _some(names: Iterable[str]) -> str:
 
 def _table_of(path: Path) -> Path:
     if path.is_dir():
-        tables = [one for one in (path / name for name in _TABLES) if one.exists() and not one.is_dir()]
+        tables = [table for table in (path / name for name in _TABLES) if table.exists() and not table.is_dir()]
         if not tables:
             raise FileNotFoundError(f"The folder {path} has none of {', '.join(_TABLES)}. Pass the file itself.")
         require_link_inside(tables[0], path, advice="If that is right, pass that file itself.")
@@ -173,8 +173,8 @@ def _json_rows(file: Path) -> Iterator[Row]:
         images = content.get("images") or []
         if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
             raise ValueError(f"{file} has `images` that are no list of objects: {images!r:.80}.")
-        named = [image for image in images if "id" in image and isinstance(image.get("file_name"), str)]
-        yield IMAGES, {str(image["id"]): image["file_name"] for image in named}
+        with_names = [image for image in images if "id" in image and isinstance(image.get("file_name"), str)]
+        yield IMAGES, {str(image["id"]): image["file_name"] for image in with_names}
         content = content["annotations"]
         for row in content:
             if isinstance(row, dict):

@@ -185,13 +185,13 @@ def caption_lines(path: Path, report: RowReport, encoding: str | None = None) ->
 
 
 class _Unheard:
-    """`RowReport` that drops everything, for a first look at a file that is read again."""
+    """`RowReport` that ignores all problems, for a first pass over a file that is read twice."""
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
-        """Drop a bad row."""
+        """Ignore a bad row."""
 
     def remark(self, file: str | Path, message: str) -> None:
-        """Drop a remark."""
+        """Ignore an assumption about a file."""
 
 
 def split_caption_line(line: str) -> tuple[str, str | None]:

@@ -100,7 +100,7 @@ def is_without_blanks(caption: str) -> bool:
     if caption.isascii():
         return False
     for longest, letters in _unspaced_patterns():
-        pieces = [len(found) for piece in caption.split() if (found := letters.findall(piece))]
+        pieces = [len(runs) for piece in caption.split() if (runs := letters.findall(piece))]
         if sum(pieces) > max(longest * len(pieces), len(caption) / 2 - 1):
             return True
     return False

@@ -55,12 +55,12 @@ class ObjectTable:
         self.names, self._unless = tuple(objects), dict(unless or {})
         self._object_of: dict[tuple[str, ...], str | None] = {tuple(phrase.split()): None for phrase in ignored}
         for name, synonyms in objects.items():
-            if isinstance(synonyms, str) or not all(isinstance(one, str) for one in synonyms):
+            if isinstance(synonyms, str) or not all(isinstance(synonym, str) for synonym in synonyms):
                 raise ValueError(f"The synonyms of {name!r} are {synonyms!r}, expected a list of words. {_EXAMPLE}")
             for phrase in (name, *synonyms):
-                other = self._object_of.setdefault(tuple(phrase.lower().split()), name)
-                if other not in (name, None):
-                    raise ValueError(f"{phrase!r} is a synonym of both {other!r} and {name!r}; keep one of them.")
+                earlier = self._object_of.setdefault(tuple(phrase.lower().split()), name)
+                if earlier not in (name, None):
+                    raise ValueError(f"{phrase!r} is a synonym of both {earlier!r} and {name!r}; keep one of them.")
         self._words = {word for phrase in self._object_of for word in phrase}
         self._longest = max(map(len, self._object_of))
 
@@ -193,7 +193,7 @@ class Chair:
             mentions.append([name for _, name in self.table.find(caption)])
             hallucinated.append([name for name in mentions[-1] if name not in present])
         shares = [
-            len(wrong) / len(named) if named else 0.0 for wrong, named in zip(hallucinated, mentions, strict=True)
+            len(wrong) / len(names) if names else 0.0 for wrong, names in zip(hallucinated, mentions, strict=True)
         ]
         total = sum(map(len, mentions))
         return ChairResult(

@@ -71,19 +71,19 @@ class _Cider:
                 `images` is not given.
             IndexError: a position in `images` is out of range.
         """
-        own = self._images_of(candidates, images)
+        rows = self._images_of(candidates, images)
         words = split_captions(candidates, self.document_frequency.end_token)
-        weighted = self._weigh(NGramTable(words, base=self._table), np.ones(len(own), dtype=np.int64))
-        n_pairs = self._n_references[own]
+        weighted = self._weigh(NGramTable(words, base=self._table), np.ones(len(rows), dtype=np.int64))
+        n_pairs = self._n_references[rows]
         first_pair = np.cumsum(n_pairs) - n_pairs
-        candidate_of = np.repeat(np.arange(len(own)), n_pairs)
-        reference_of = np.arange(len(candidate_of)) + (self._first_reference[own] - first_pair)[candidate_of]
-        similarity = self._dots(weighted, own, first_pair, len(candidate_of))
+        candidate_of = np.repeat(np.arange(len(rows)), n_pairs)
+        reference_of = np.arange(len(candidate_of)) + (self._first_reference[rows] - first_pair)[candidate_of]
+        similarity = self._dots(weighted, rows, first_pair, len(candidate_of))
         scale = weighted.norms[candidate_of] * self._norms[reference_of]
         similarity /= np.where(scale != 0, scale, 1)
         total = similarity.sum(axis=1)
         total *= self._length_penalty(np.maximum(0, words.lengths - 1)[candidate_of] - self._bigrams[reference_of])
-        return 10.0 * np.bincount(candidate_of, total, minlength=len(own)) / (ORDERS * n_pairs)
+        return 10.0 * np.bincount(candidate_of, total, minlength=len(rows)) / (ORDERS * n_pairs)
 
     def _images_of(self, candidates: Sequence[Caption], images: Sequence[int] | Integers | None) -> Integers:
         n_images = len(self._n_references)

@@ -91,7 +91,7 @@ class Meteor:
         for prediction, others in zip(predictions, references, strict=True):
             clean = prediction.replace("|||", "").replace("  ", " ")
             hypothesis = captions.setdefault(self._words(clean), len(captions))
-            pairs += [(hypothesis, captions.setdefault(self._words(other), len(captions))) for other in others]
+            pairs += [(hypothesis, captions.setdefault(self._words(reference), len(captions))) for reference in others]
         statistics = self._pair_statistics(list(captions), pairs)
         scores = _scores(statistics)
         best, start = [], 0

@@ -124,18 +124,18 @@ class _Search:
 
     def _take(self, paths: Integers, rows: Integers, match: Integers) -> None:
         """Add a match to each of the paths `rows`, in place."""
-        match, own = match[rows], paths[rows]
+        match, path = match[rows], paths[rows]
         _, start, size, hypothesis_start, hypothesis_size = self.matches.spans[match].T
         numbers = np.arange(len(rows)) + sum(len(earlier) for earlier, _ in self.taken)
-        self.taken.append((match, own[:, _LAST].copy()))
-        own[:, _CHUNKS] += (own[:, _HYPOTHESIS_END] >= 0) & (hypothesis_start != own[:, _HYPOTHESIS_END])
-        own[:, _HYPOTHESIS_WEIGHT] += self.hypothesis_weights[match]
-        own[:, _REFERENCE_WEIGHT] += self.reference_weights[match]
-        own[:, _HYPOTHESIS_END] = hypothesis_start + hypothesis_size
-        own[:, _REFERENCE_END] = start + size
-        own[:, _USED:] |= self.bits[match]
-        own[:, _LAST] = numbers
-        paths[rows] = own
+        self.taken.append((match, path[:, _LAST].copy()))
+        path[:, _CHUNKS] += (path[:, _HYPOTHESIS_END] >= 0) & (hypothesis_start != path[:, _HYPOTHESIS_END])
+        path[:, _HYPOTHESIS_WEIGHT] += self.hypothesis_weights[match]
+        path[:, _REFERENCE_WEIGHT] += self.reference_weights[match]
+        path[:, _HYPOTHESIS_END] = hypothesis_start + hypothesis_size
+        path[:, _REFERENCE_END] = start + size
+        path[:, _USED:] |= self.bits[match]
+        path[:, _LAST] = numbers
+        paths[rows] = path
 
     def _followed(self, last: Integers) -> Matches:
         """Return all matches of the finished paths, traced back from the last match of each."""

@@ -40,12 +40,12 @@ def module_path(name: str) -> str:
         >>> Path(module_path("cider_d")).name  # `evaluate.load(module_path("cider_d"))` loads the metric
         'cider_d'
     """
-    own = Path(__file__).parent / "modules" / name
+    folder = Path(__file__).parent / "modules" / name
     if name not in METRICS:
         raise ValueError(
             f"There is no metric {name!r}, expected one of {', '.join(sorted(METRICS))}.{did_you_mean(name, METRICS)}"
         )
-    return str(own if (own / f"{name}.py").is_file() else _written_module(name, METRICS[name]))
+    return str(folder if (folder / f"{name}.py").is_file() else _written_module(name, METRICS[name]))
 
 
 def _written_module(name: str, metric: Metric) -> Path:

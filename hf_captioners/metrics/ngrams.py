@@ -120,7 +120,7 @@ class NGramTable:
             raise ValueError(f"{self.n_words} distinct words, at most {MAX_WORDS} can be numbered.")
         caption_of = np.repeat(np.arange(len(words.lengths)), words.lengths)
         # [tokens] number of words that follow in the same caption
-        left = np.repeat(np.cumsum(words.lengths), words.lengths) - np.arange(len(last)) - 1
+        words_left = np.repeat(np.cumsum(words.lengths), words.lengths) - np.arange(len(last)) - 1
         ends = np.arange(len(last))  # last position of each n-gram of this order
         keys = last
         grams, captions = [], []
@@ -128,7 +128,7 @@ class NGramTable:
             numbers = self._number_keys(keys) * ORDERS + order
             grams.append(numbers)
             captions.append(caption_of[ends])
-            continued = np.flatnonzero(left[ends] > 0)
+            continued = np.flatnonzero(words_left[ends] > 0)
             ends = ends[continued] + 1
             keys = (numbers[continued] + 1) << _WORD_BITS | last[ends]
         return np.concatenate(grams), np.concatenate(captions)
@@ -166,8 +166,8 @@ class NGramTable:
         indices = self._base.find_keys(keys)
         unknown = np.flatnonzero(indices < 0)
         if len(unknown) and len(self._map):
-            own = self._map.find(keys[unknown])
-            indices[unknown] = np.where(own >= 0, own + self._first_index, -1)
+            positions = self._map.find(keys[unknown])
+            indices[unknown] = np.where(positions >= 0, positions + self._first_index, -1)
         return indices
 
 

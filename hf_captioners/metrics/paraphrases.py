@@ -108,20 +108,20 @@ class ParaphraseIndex:
         words = np.array([self._words.get(word, -1) for caption in captions for word in caption], dtype=np.int64)
         caption_of = np.repeat(np.arange(len(captions)), lengths)
         place = np.arange(len(words)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        left = lengths[caption_of] - place  # words from here to the end of the caption
+        words_left = lengths[caption_of] - place  # words from here to the end of the caption
         starts = np.flatnonzero(words >= 0)
         nodes = np.zeros(len(starts), dtype=np.int64)
-        found: list[_Phrases] = []
+        phrases: list[_Phrases] = []
         for level, keys in enumerate(self._levels):
-            inside = (left[starts] > level) & (words[np.minimum(starts + level, len(words) - 1)] >= 0)
+            inside = (words_left[starts] > level) & (words[np.minimum(starts + level, len(words) - 1)] >= 0)
             starts, nodes = starts[inside], nodes[inside]
             wanted = nodes << _WORD_BITS | words[starts + level]
             nodes = np.searchsorted(keys, wanted)
             there = keys[np.minimum(nodes, len(keys) - 1)] == wanted if len(keys) else np.zeros(len(wanted), bool)
             starts, nodes = starts[there], nodes[there]
             size = np.full(len(starts), level + 1)
-            found.append(_Phrases(caption_of[starts], place[starts], size, nodes + self._first[level]))
-        joined = _Phrases(*map(np.concatenate, zip(*found, strict=True)))
+            phrases.append(_Phrases(caption_of[starts], place[starts], size, nodes + self._first[level]))
+        joined = _Phrases(*map(np.concatenate, zip(*phrases, strict=True)))
         order = np.lexsort((joined.lengths, joined.starts, joined.captions))
         return _Phrases(*(part[order] for part in joined))
 

@@ -70,8 +70,8 @@ class Metric:
     @property
     def resources(self) -> tuple[str, ...]:
         """The names of `RESOURCES`, such as `meteor` or `spice`, that the metric's function takes."""
-        taken = inspect.signature(self.load()).parameters
-        return tuple(name for name in RESOURCES if name in taken)
+        parameters = inspect.signature(self.load()).parameters
+        return tuple(name for name in RESOURCES if name in parameters)
 
 
 RESOURCES = ("document_frequency", "meteor", "tables", "spice", "chair")

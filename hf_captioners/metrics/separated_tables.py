@@ -61,8 +61,8 @@ def separated_rows(
     if separator is None:
         dialect = find_dialect(path, lines.peek(FIRST_LINES))
         if dialect.columns is not None:
-            named = ", ".join(f"{place} as {name}" for place, name in enumerate(dialect.columns, 1))
-            report.remark(path, f"it has no header; its columns were read so: {named}. {HEADER_ADVICE}")
+            columns = ", ".join(f"{place} as {name}" for place, name in enumerate(dialect.columns, 1))
+            report.remark(path, f"it has no header; its columns were read so: {columns}. {HEADER_ADVICE}")
     else:
         dialect = Dialect(separator, separator != "\t")
     lines.drop(dialect.skipped)

@@ -150,7 +150,7 @@ class OriginalSpice:
 
     def _run(self, command: list[str]) -> None:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=self._jar.parent, capture_output=True, text=True, timeout=self._timeout, check=False
             )
         except FileNotFoundError as error:
@@ -159,10 +159,10 @@ class OriginalSpice:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"SPICE was stopped after {self._timeout} seconds. Pass a longer `timeout`.") from error
-        if done.returncode:
-            ending = (done.stdout + done.stderr)[-2000:]
+        if process.returncode:
+            ending = (process.stdout + process.stderr)[-2000:]
             raise RuntimeError(
-                f"SPICE ended with code {done.returncode}. It needs Java 8 to 13, 8 GB of memory and the models of "
+                f"SPICE ended with code {process.returncode}. It needs Java 8 to 13, 8 GB of memory and the models of "
                 f"CoreNLP 3.6.0 in {self._jar.parent / 'lib'}. The end of its output:\n{ending}"
             )
 

@@ -62,10 +62,10 @@ def _require_size(path: Path) -> None:
             expanded = sum(part.file_size for part in parts.infolist())
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    most = max(EXPANDED_FLOOR, EXPANDED_RATIO * path.stat().st_size)
-    if expanded > most:
+    limit = max(EXPANDED_FLOOR, EXPANDED_RATIO * path.stat().st_size)
+    if expanded > limit:
         raise ValueError(
-            f"{path} decompresses to {expanded:,} bytes, expected {most:,} at most. If the file is right, save it as "
+            f"{path} decompresses to {expanded:,} bytes, expected {limit:,} at most. If the file is right, save it as "
             "CSV UTF-8."
         )
 
@@ -115,8 +115,8 @@ def _rows_of_sheet(
         if names is None:
             raise ValueError(f"{path} has no header, and its columns cannot be told apart. {HEADER_ADVICE}")
         header = names
-        named = ", ".join(f"{place} as {name}" for place, name in enumerate(header, 1))
-        report.remark(path, f"it has no header; its columns were read so: {named}. {HEADER_ADVICE}")
+        columns = ", ".join(f"{place} as {name}" for place, name in enumerate(header, 1))
+        report.remark(path, f"it has no header; its columns were read so: {columns}. {HEADER_ADVICE}")
     for number, row in enumerate(chain(first, others), 1):
         if not row:
             continue

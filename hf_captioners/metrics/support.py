@@ -119,8 +119,8 @@ def people_support(references: Sequence[str], synonyms: Synonyms | None = None) 
     """
     if len(references) < 2:
         return []
-    others = ([*references[:place], *references[place + 1 :]] for place in range(len(references)))
-    return [caption_support(text, rest, synonyms).share for text, rest in zip(references, others, strict=True)]
+    other_texts = ([*references[:place], *references[place + 1 :]] for place in range(len(references)))
+    return [caption_support(text, rest, synonyms).share for text, rest in zip(references, other_texts, strict=True)]
 
 
 def require_english(captions: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ def plain_name(name: str) -> str:
 
 @lru_cache(1024)
 def file_column(columns: tuple[str, ...]) -> str | None:
-    """Return the column of file names, by the usual names; upper and lower case are equal. None: there is none."""
+    """Return the file name column of a table, by its usual names in any case; None without one."""
     return _first(columns, FILE_COLUMNS)
 
 
@@ -49,7 +49,7 @@ def caption_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(1024)
 def named_column(columns: tuple[str, ...], wanted: str) -> str | None:
-    """Return the column of a name; upper and lower case are equal. None: there is none."""
+    """Return the column with a given name, ignoring case; None without one."""
     return _first(columns, (wanted,))
 
 

@@ -22,8 +22,8 @@ MARKS = {
 # Turkey), older Macs, DOS. That of Windows in the West has all letters of Latin-1 in the same places.
 CANDIDATES = ("cp1252", "cp1250", "cp1254", "mac_roman", "cp850")
 COMMON = frozenset("äöüßÄÖÜéèêëàâçîïôûùœæñáíóúåøØÅÆÉÈÀÇÑÁÍÓÚãõìòąćęłńśźżŁŚŻčďěňřšťůýžČŘŠŽőűıİşŞğĞ°“”„‘’–—…€«»\xa0")
-LEAST_COMMON = 0.8  # share of characters beyond ASCII that are among the common ones
-MOST_BEYOND_ASCII = 0.4  # share of letters beyond ASCII
+MIN_COMMON = 0.8  # share of characters beyond ASCII that are among the common ones
+MAX_BEYOND_ASCII = 0.4  # share of letters beyond ASCII
 NULLS_BY_WIDTH = 4  # characters of a first line that show an encoding of two bytes without a mark
 
 
@@ -117,11 +117,11 @@ def guessed_encoding(lines: Iterable[bytes]) -> str | None:
         else:
             return None
     total = beyond.total()
-    if total > MOST_BEYOND_ASCII * (letters + total):
+    if total > MAX_BEYOND_ASCII * (letters + total):
         return None
     scores = {
         name: sum(count for byte, count in beyond.items() if bytes([byte]).decode(name, "replace") in COMMON)
         for name in CANDIDATES
     }
     best = max(CANDIDATES, key=lambda name: scores[name])  # the first of equal ones
-    return best if scores[best] >= LEAST_COMMON * total else None
+    return best if scores[best] >= MIN_COMMON * total else None

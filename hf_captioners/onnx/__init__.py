@@ -1,4 +1,4 @@
-"""Captioners without torch: the export to ONNX, and a captioner that runs on onnxruntime."""
+"""Captioners without torch: export to ONNX, and captioning with onnxruntime."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Caches as flat named tensors, as the inputs and outputs of exported decoders, and back."""
+"""Conversion between decoder caches and flat named tensors, the inputs and outputs of ONNX graphs."""
 
 from collections.abc import Mapping
 
@@ -22,15 +22,15 @@ def cache_tensors(cache: Cache) -> dict[str, Tensor]:
     Args:
         cache: a `CaptionCache` or a `RecurrentCache`.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     if not isinstance(cache, CaptionCache):
         for index, layer in enumerate(cache.layers):
-            found |= {f"{index}.{STATE}.{name}": values for name, values in layer.states.items()}
-        return found
+            tensors |= {f"{index}.{STATE}.{name}": values for name, values in layer.states.items()}
+        return tensors
     for kind, part in ((TEXT, cache.self_attention_cache), (IMAGE, cache.cross_attention_cache)):
         for index, layer in enumerate(part.layers):
-            found |= {f"{index}.{kind}.key": layer.keys, f"{index}.{kind}.value": layer.values}
-    return found | {f"{index}.{RECORD}.{name}": entries for (index, name), entries in cache.records.items()}
+            tensors |= {f"{index}.{kind}.key": layer.keys, f"{index}.{kind}.value": layer.values}
+    return tensors | {f"{index}.{RECORD}.{name}": entries for (index, name), entries in cache.records.items()}
 
 
 def cache_of_tensors(tensors: Mapping[str, Tensor], kind: type[Cache]) -> Cache:

@@ -74,12 +74,12 @@ def logits_difference(captioner: OnnxCaptioner, model: Any, images: int) -> floa
     mask = model.decoding_mask(tokens)
     expected = model(encoder_outputs=example.output, decoder_input_ids=tokens, decoder_attention_mask=mask).logits
     names = [node.name for node in captioner.encoder.get_outputs()]
-    given = {name: example.inputs[name].numpy() for name in captioner.inputs}
-    encoded = dict(zip(names, captioner.encoder.run(names, given), strict=True))
+    inputs = {name: example.inputs[name].numpy() for name in captioner.inputs}
+    encoded = dict(zip(names, captioner.encoder.run(names, inputs), strict=True))
     states = DecoderStates(captioner.decoder, encoded, captioner.facts["reads_all_tokens"])
     states.reorder(np.arange(images).repeat(2))
-    found = np.stack([states.step(tokens[:, : place + 1].numpy()) for place in range(STEPS)], 1)
-    difference = np.abs(found - expected.numpy()).max() / max(1.0, expected.abs().max().item())
+    logits = np.stack([states.step(tokens[:, : place + 1].numpy()) for place in range(STEPS)], 1)
+    difference = np.abs(logits - expected.numpy()).max() / max(1.0, expected.abs().max().item())
     return float(difference)
 
 
@@ -88,9 +88,9 @@ def compare_preparation(captioner: OnnxCaptioner, processor: Any) -> None:
     generator = np.random.default_rng(0)
     for width, height in IMAGE_SIZES:
         image = PIL.Image.fromarray(generator.integers(0, 256, (height, width, 3), np.uint8))
-        found = prepare_image(image, captioner.facts["image"])
+        pixels = prepare_image(image, captioner.facts["image"])
         expected = processor.image_processor(image, return_tensors="np")["pixel_values"][0]
-        if found.shape != expected.shape or np.abs(found - expected).max() > 1e-5:
+        if pixels.shape != expected.shape or np.abs(pixels - expected).max() > 1e-5:
             raise ValueError("The exported captioner prepares images in another way than its image processor.")
 
 

@@ -104,8 +104,8 @@ def export_captioner(
         )
     target = Path(output_dir)
     require_new_folder(target)
-    source, is_given = None, model is not None and not isinstance(model, (str, os.PathLike))
-    if not is_given:
+    source, is_loaded = None, model is not None and not isinstance(model, (str, os.PathLike))
+    if not is_loaded:
         source = model
         model, processor = load_captioner(None if model is None else str(model), Purpose.EXPORT)
     architecture = require_exportable(model, processor)
@@ -116,7 +116,7 @@ def export_captioner(
     facts |= {"opset": opset, "reads_all_tokens": graphs.reads_all_tokens}
     with new_folder(target) as folder:
         write_folder(folder, graphs, facts, model, processor, source)
-        if not is_given:
+        if not is_loaded:
             carry_calibration(Path(model.name_or_path), folder, weights)
         from .checking import compare_with_captioner
 
@@ -126,7 +126,7 @@ def export_captioner(
 
 
 def carry_calibration(source: Path, folder: Path, weights: str) -> None:
-    """Write the calibration of a captioner into its exported folder, unless the export has other weights.
+    """Write a captioner's calibration into its exported folder, unless the export changed the weights.
 
     Args:
         source: directory of the captioner.
@@ -181,8 +181,8 @@ def require_exportable(model: Any, processor: Any) -> Architecture:
             "A caption of this captioner depends on the other images of its batch (the pool 'released'), which has "
             "no step with a cache. Train it with `intensity_pool` 'mean' or 'sum', or export another captioner."
         )
-    if others := set(model.config.vision_inputs) - {"pixel_mask"}:
-        raise ValueError(f"The vision model reads {', '.join(sorted(others))}, which cannot be exported.")
+    if unsupported := set(model.config.vision_inputs) - {"pixel_mask"}:
+        raise ValueError(f"The vision model reads {', '.join(sorted(unsupported))}, which cannot be exported.")
     if processor is None:
         raise ValueError("`processor` is missing: pass that of the captioner, or the directory of both.")
     if not isinstance(processor.image_processor, _ImageSteps):
@@ -225,8 +225,8 @@ def captioner_facts(model: Any, processor: Any, architecture: Architecture, weig
 def positions_of_decoder(model: Any) -> int | None:
     """Return the largest number of tokens that the decoder can read; None if there is no limit."""
     decoders = [module for module in model.modules() if isinstance(module, TransformerTextDecoder)]
-    found = [module.position_embedding.num_embeddings - module.first_position for module in decoders]
-    return min(found, default=None)
+    limits = [module.position_embedding.num_embeddings - module.first_position for module in decoders]
+    return min(limits, default=None)
 
 
 def image_numbers(processor: Any) -> dict[str, Any]:
@@ -280,16 +280,16 @@ def generation_defaults(generation: Any, positions: int | None = None) -> dict[s
     Raises:
         ValueError: an option is set that an exported captioner does not have, or captions may exceed the positions.
     """
-    usual = {one.name: one.default if one.default is not MISSING else [] for one in fields(GenerationOptions)}
-    given = {
+    usual = {field.name: field.default if field.default is not MISSING else [] for field in fields(GenerationOptions)}
+    settings = {
         name: value
         for name, value in generation.to_diff_dict().items()
         if name not in OTHER_ENTRIES and not name.startswith("output_") and value is not None
     }
-    if given.get("bookkeeping") == "transformers":
-        del given["bookkeeping"]
-    given = {name: value for name, value in given.items() if not (name not in usual and value in (False, 0, 1.0))}
-    unknown = {name: value for name, value in given.items() if name not in usual}
+    if settings.get("bookkeeping") == "transformers":
+        del settings["bookkeeping"]
+    settings = {name: value for name, value in settings.items() if name in usual or value not in (False, 0, 1.0)}
+    unknown = {name: value for name, value in settings.items() if name not in usual}
     if unknown:
         name, value = next(iter(unknown.items()))
         raise ValueError(
@@ -304,7 +304,7 @@ def generation_defaults(generation: Any, positions: int | None = None) -> dict[s
             f"The captioner writes up to {limit:,} tokens, and its decoder has {positions:,} positions. Lower the "
             f"limit: `model.generation_config.max_new_tokens = {positions}`, and save the captioner again."
         )
-    chosen = given | {"max_new_tokens": limit or min(DEFAULT_NEW_TOKENS, positions or DEFAULT_NEW_TOKENS)}
+    chosen = settings | {"max_new_tokens": limit or min(DEFAULT_NEW_TOKENS, positions or DEFAULT_NEW_TOKENS)}
     return {name: value for name, value in chosen.items() if value != usual[name] or name == "max_new_tokens"}
 
 

@@ -1,4 +1,4 @@
-"""The graphs of a captioner in ONNX: the encoder, and one step of the decoder. One exporter for every architecture.
+"""Export of a captioner's ONNX graphs, the encoder and one decoder step, for all architectures.
 
 What a graph reads and returns follows from what the architecture declares: the fields of its encoder output, its cache
 and the inputs of its configuration. Axes are free if their sizes differ between two examples.
@@ -34,7 +34,7 @@ IMAGE_SIZE = 224  # of example images, where the processor leaves the size open
 
 
 class EncoderGraph(nn.Module):
-    """Module for export: the encoder, and the keys, values and first states that the decoder derives from images.
+    """Module for export: encoder, with the keys, values and first states that the decoder derives from images.
 
     Args:
         model: a captioner.
@@ -47,8 +47,8 @@ class EncoderGraph(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Return the tensors named in `names` for the inputs of the encoder."""
-        found = encoded_images(self.model, inputs)
-        return tuple(found[name].clone() for name in self.names)  # an output may not be an input itself
+        tensors = encoded_images(self.model, inputs)
+        return tuple(tensors[name].clone() for name in self.names)  # an output may not be an input itself
 
 
 class StepGraph(nn.Module):
@@ -86,24 +86,24 @@ class StepGraph(nn.Module):
 
 
 def is_of_rows(name: str) -> bool:
-    """Return whether a tensor of a cache belongs to text rows, not to images."""
+    """Return whether a cache tensor has one row per text sequence, not per image."""
     return name.split(".")[1] != IMAGE
 
 
 def encoded_images(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the encoder's output for `inputs`, and the decoder's cache of the images, as named tensors."""
     outputs = model.get_encoder()(**inputs, return_dict=True)
-    found = {ENCODED + name: values for name, values in outputs.items() if isinstance(values, Tensor)}
+    tensors = {ENCODED + name: values for name, values in outputs.items() if isinstance(values, Tensor)}
     images = outputs.last_hidden_state.shape[0]
     if model._is_stateful:
         states = model.model.decoder.initial_states(outputs, images)
-        first = {f"{index}.{STATE}.{name}": value for index, one in enumerate(states) for name, value in one.items()}
+        first = {f"{index}.{STATE}.{name}": value for index, each in enumerate(states) for name, value in each.items()}
     else:
         # Keys and values of the images do not depend on the token, so the graph has nothing else of this step.
         begin = torch.full((images, 1), model.config.decoder_start_token_id, device=outputs.last_hidden_state.device)
         step = model.model.decoder(begin, outputs, use_cache=True, return_dict=True)
         first = {name: value for name, value in cache_tensors(step.cache).items() if not is_of_rows(name)}
-    return found | {PAST + name: value for name, value in first.items()}
+    return tensors | {PAST + name: value for name, value in first.items()}
 
 
 @dataclass
@@ -154,7 +154,7 @@ def example_inputs(model: Any, sizes: Mapping[str, int], image_size: tuple[int, 
 
 
 def _refused_without(model: Any, given: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """Return those declared lists of ids (inputs of the captioner) that the encoder needs to run."""
+    """Return the optional id inputs without which the captioner's encoder fails."""
     images = len(next(iter(given.values())))
     lists = [name for name, layout in model.config.encoder_inputs.items() if layout == "ids"]
     needed: dict[str, Tensor] = {}
@@ -301,7 +301,7 @@ def export_graph(
 
 
 def without_traces(model: Any) -> Any:
-    """Return a graph without the exporter's notes: stack traces with the paths of this machine, and their size.
+    """Remove the exporter's notes from a graph: stack traces with local paths, and their size.
 
     Args:
         model: an `onnx.ModelProto`, which is changed.

@@ -48,11 +48,11 @@ else:  # in an exported folder
     from onnx_search import LENGTH, PAST, ROWS, DecoderStates, Hypotheses, Search, TooLongError
 
     def default_folder() -> Path:
-        """Return the exported folder."""
+        """Return the folder of this file, which holds the exported captioner."""
         return Path(__file__).parent
 
     def require_limited_growth(path: Path) -> None:
-        """Check nothing: you trust a folder whose code you run."""
+        """Check nothing: a user who runs a folder's code trusts its tokenizer."""
 
 
 TRAVELLING = ("onnx_captioner.py", "onnx_facts.py", "onnx_images.py", "onnx_search.py")
@@ -65,7 +65,7 @@ PANIC = "PanicException"  # of the Rust code of tokenizers, which is no `Excepti
 
 @contextmanager
 def naming(path: Path, what: str) -> Iterator[None]:
-    """Name a file in the errors of reading or running it, which libraries omit or wrap into lines of their own.
+    """Add a file's name to errors of reading or running it, which libraries omit or split into lines.
 
     Args:
         path: the file.
@@ -149,7 +149,7 @@ class OnnxCaptioner:
             self._check_tokens()
 
     def _check_encoder(self) -> None:
-        """Check the graph of the encoder: images have the size that the facts prepare them to.
+        """Check the encoder graph: its image size is the one in `captioner.json`.
 
         Raises:
             ValueError: they have another one.
@@ -169,7 +169,7 @@ class OnnxCaptioner:
             raise ValueError(f"it reads images {shape}, and {FACTS_FILE} prepares them to {size}")
 
     def _check_decoder(self) -> int:
-        """Check the graph of the decoder: its inputs are tokens, what the encoder returns, and states of a small size.
+        """Check the decoder graph: its inputs are tokens, encoder outputs and small states.
 
         Returns:
             The number of tokens of the vocabulary.
@@ -196,7 +196,7 @@ class OnnxCaptioner:
         return vocabulary
 
     def _check_tokens(self) -> None:
-        """Raise a `ValueError` if tokens of the facts are not of the vocabulary."""
+        """Raise a `ValueError` if token ids in `captioner.json` are outside the vocabulary."""
         tokens = self.facts["tokens"]
         for name in ("start", "end", "pad"):
             ids = tokens[name] if name == "end" else [tokens[name]]
@@ -205,7 +205,7 @@ class OnnxCaptioner:
 
     @property
     def reads_images(self) -> bool:
-        """Whether the captioner reads images; otherwise it reads regions."""
+        """True if the captioner reads images, False if it reads regions."""
         return "pixel_values" in self.inputs
 
     def __call__(
@@ -246,7 +246,7 @@ class OnnxCaptioner:
         return next(self._caption_all([images], prompt, 1, settings, scores))
 
     def options(self, given: Mapping[str, Any]) -> GenerationOptions:
-        """Return the options of a call: those that are given, and the captioner's own.
+        """Return the decoding options of a call: passed options and the captioner's defaults.
 
         Raises:
             TypeError: an option does not exist.
@@ -293,8 +293,8 @@ class OnnxCaptioner:
         for length in sorted({len(ids) for ids in prompts}):
             rows = [place for place, ids in enumerate(prompts) if len(ids) == length]
             chosen = np.array([prompts[place] for place in rows], np.int64)
-            found = self.generate({name: values[rows] for name, values in inputs.items()}, chosen, settings)
-            for place, ids, tokens, logprobs in zip(rows, chosen, found.tokens, found.logprobs, strict=True):
+            hypotheses = self.generate({name: values[rows] for name, values in inputs.items()}, chosen, settings)
+            for place, ids, tokens, logprobs in zip(rows, chosen, hypotheses.tokens, hypotheses.logprobs, strict=True):
                 records[place] = [
                     self._record(ids[1:].tolist(), row, values, scores)
                     for row, values in zip(tokens.tolist(), logprobs, strict=True)
@@ -329,7 +329,7 @@ class OnnxCaptioner:
             raise ValueError(f"{self.folder}: {error}") from error
 
     def encode(self, inputs: Mapping[str, np.ndarray], images: int) -> dict[str, np.ndarray]:
-        """Return the outputs of the encoder graph for B images, `IMAGES_AT_ONCE` of which are read at a time."""
+        """Return the encoder outputs of B images, computed for `IMAGES_AT_ONCE` images at a time."""
         names = [node.name for node in self.encoder.get_outputs()]
         pieces = []
         for first in range(0, images, IMAGES_AT_ONCE):
@@ -363,13 +363,13 @@ class OnnxCaptioner:
         return {name: given[name] for name in self.inputs}
 
     def _pixels(self, item: Mapping[str, Any]) -> np.ndarray:
-        """Return the pixel values `[3, H, W]` of an item."""
+        """Return the pixel values `[3, H, W]` of an image."""
         if "pixel_values" in item:
             return np.asarray(item["pixel_values"], np.float32)
         return prepare_image(read_image(item["image"]), self.facts["image"])
 
     def _declared(self, name: str, items: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-        """Return a declared input of B items, with its mask if it is a list of ids."""
+        """Return a further input of B images, and its mask if the input is a list of ids."""
         if name.endswith("_mask"):
             return {}
         if any(name not in item for item in items):
@@ -405,7 +405,7 @@ class OnnxCaptioner:
     def _record(
         self, prompt: list[int], tokens: list[int], logprobs: np.ndarray, scores: tuple[bool, bool]
     ) -> dict[str, Any]:
-        """Return one row of the result."""
+        """Return the result record of one image."""
         ends = [place for place, token in enumerate(tokens) if token in self.end_ids]
         length = ends[0] + 1 if ends else len(tokens)
         record: dict[str, Any] = {"generated_text": self.decode([*prompt, *tokens])}
@@ -418,15 +418,15 @@ class OnnxCaptioner:
 
 
 def threads_of_environment() -> int:
-    """Return the number of threads that `OMP_NUM_THREADS` says; 0, which lets onnxruntime choose, if it says none."""
+    """Return the number of threads in `OMP_NUM_THREADS`; 0, which lets onnxruntime choose, if unset."""
     text = os.environ.get(THREADS_VARIABLE, "").partition(",")[0].strip()
     return int(text) if text.isdecimal() else 0
 
 
-def padded(rows: Sequence[np.ndarray], least: int = 0) -> np.ndarray:
-    """Pad arrays with zeros to the largest of them, at least `least` long, and stack them."""
+def padded(rows: Sequence[np.ndarray], min_length: int = 0) -> np.ndarray:
+    """Pad arrays with zeros to a common size, at least `min_length`, and stack them."""
     shape = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
-    result = np.zeros((len(rows), max(shape[0], least) if shape else 0, *shape[1:]), rows[0].dtype)
+    result = np.zeros((len(rows), max(shape[0], min_length) if shape else 0, *shape[1:]), rows[0].dtype)
     for target, row in zip(result, rows, strict=True):
         target[tuple(slice(size) for size in row.shape)] = row
     return result

@@ -1,4 +1,4 @@
-"""The facts of an exported captioner and its options of decoding, checked before anything is computed.
+"""Metadata of an exported captioner (`captioner.json`) and decoding options, checked before any computation.
 
 This file is part of every exported folder, see `onnx_captioner.py`.
 """
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     expected: str
 
     def check(self, name: str, value: Any) -> None:
-        """Raise a `ValueError` with name and value if the value does not fit."""
+        """Raise a `ValueError` with name and value if the value breaks the rule."""
         if not self.fits(value):
             raise ValueError(f"`{name}` is {value!r:.60}, expected {self.expected}.")
 
@@ -57,18 +57,18 @@ def number(low: float, high: float) -> Rule:
     return Rule(fits, f"a number from {low:g} to {high:g}")
 
 
-def several(rule: Rule, least: int = 0, most: int = 100_000) -> Rule:
-    """Return the rule that a value is a list of `least` to `most` entries, each of which fulfils `rule`."""
+def several(rule: Rule, low: int = 0, high: int = 100_000) -> Rule:
+    """Return the rule that a value is a list of `low` to `high` entries that each obey `rule`."""
 
     def fits(value: Any) -> bool:
-        return isinstance(value, (list, tuple)) and least <= len(value) <= most and all(map(rule.fits, value))
+        return isinstance(value, (list, tuple)) and low <= len(value) <= high and all(map(rule.fits, value))
 
-    size = f"{least} values, each " if least == most else ""
+    size = f"{low} values, each " if low == high else ""
     return Rule(fits, f"a list of {size}{rule.expected}")
 
 
 def optional(rule: Rule) -> Rule:
-    """Return the rule that a value is None or fulfils `rule`."""
+    """Return the rule that a value is None or obeys `rule`."""
     return Rule(lambda value: value is None or rule.fits(value), f"{rule.expected}, or null")
 
 
@@ -252,7 +252,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def _line(error: BaseException) -> str:
-    """Return the message of an error in one line that ends with a full stop."""
+    """Return an error's message on one line, ending with a full stop."""
     text = " ".join(str(error).split())[:500] or type(error).__name__
     return text if text.endswith(".") else f"{text}."
 
@@ -299,7 +299,7 @@ def check_facts(facts: Any) -> None:
 
 
 def _check_object(name: str, value: Any, rules: Mapping[str, Any]) -> None:
-    """Check that a JSON object has the entries of `rules` and that they fulfil them; others are allowed."""
+    """Check that a JSON object has the entries of `rules`, with values that obey them; more are allowed."""
     if not isinstance(value, dict):
         raise ValueError(f"{f'`{name}`' if name else 'it'} is {value!r:.60}, expected an object.")
     for key, rule in rules.items():

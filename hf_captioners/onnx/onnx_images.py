@@ -1,4 +1,4 @@
-"""Reading and preparation of images of an exported captioner, as by the processors of captioners.
+"""Reading and preprocessing of images for exported captioners, equal to the processors' results.
 
 This file is part of every exported folder, see `onnx_captioner.py`.
 """
@@ -126,7 +126,7 @@ def prepare_image(image: PIL.Image.Image, numbers: Mapping[str, Any]) -> np.ndar
 
 
 def values_of_levels(numbers: Mapping[str, Any]) -> np.ndarray:
-    """Return the pixel values `[3, 256]` of the levels 0 to 255 of each channel, see `prepare_image`."""
+    """Return the pixel values `[3, 256]` of the grey levels 0 to 255 for each channel, see `prepare_image`."""
     levels = np.arange(256, dtype=np.float64)
     scaled = levels if numbers["rescale_factor"] is None else levels * numbers["rescale_factor"]
     values = np.stack([scaled.astype(np.float32)] * 3)
@@ -137,7 +137,7 @@ def values_of_levels(numbers: Mapping[str, Any]) -> np.ndarray:
 
 
 def size_after(size: tuple[int, int], rule: Mapping[str, int]) -> tuple[int, int]:
-    """Return width and height after resizing an image of this width and height."""
+    """Return width and height of an image after resizing."""
     width, height = size
     if "shortest_edge" in rule:
         edge = rule["shortest_edge"]
@@ -149,8 +149,8 @@ def size_after(size: tuple[int, int], rule: Mapping[str, int]) -> tuple[int, int
 
 
 def center_crop(levels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the centre of `[H, W, 3]`; a smaller image gets a black rim, the odd line above and left."""
-    missing = [max(wanted - size, 0) for wanted, size in zip((height, width), levels.shape, strict=False)]
+    """Return the central crop of `[H, W, 3]`; smaller images are padded with black."""
+    missing = [max(target - size, 0) for target, size in zip((height, width), levels.shape, strict=False)]
     rim = [((lines + 1) // 2, lines // 2) for lines in missing]
     levels = np.pad(levels, [*rim, (0, 0)])
     top, left = (levels.shape[0] - height) // 2, (levels.shape[1] - width) // 2

@@ -1,4 +1,4 @@
-"""Decoding of an exported captioner: its states, the rules of logits, and the search for captions.
+"""Decoding of exported captioners: states, logits rules, and caption search.
 
 This file is part of every exported folder, see `onnx_captioner.py`.
 """
@@ -164,8 +164,8 @@ class LogitsRules:
         options, scores = self.options, scores.copy()
         length, generated = tokens.shape[1], tokens.shape[1] - self.prompt
         if options.repetition_penalty != 1.0:
-            seen = np.take_along_axis(scores, tokens, 1)
-            changed = np.where(seen < 0, seen * options.repetition_penalty, seen / options.repetition_penalty)
+            old = np.take_along_axis(scores, tokens, 1)
+            changed = np.where(old < 0, old * options.repetition_penalty, old / options.repetition_penalty)
             np.put_along_axis(scores, tokens, changed.astype(scores.dtype), 1)
         if options.no_repeat_ngram_size:
             self._forbid_repeated_ngrams(tokens, scores, options.no_repeat_ngram_size)
@@ -225,8 +225,8 @@ def best(values: np.ndarray, count: int) -> np.ndarray:
         maxima = values[:, : chunks * CHUNK].reshape(images, chunks, CHUNK).max(-1)
         chosen = np.sort(np.argpartition(-maxima, count - 1, axis=-1)[:, :count], axis=-1)
         inside = (chosen[..., None] * CHUNK + np.arange(CHUNK)).reshape(images, -1)
-        rest = np.arange(chunks * CHUNK, size)[None].repeat(images, 0)
-        places = np.concatenate((inside, rest), 1)
+        remaining = np.arange(chunks * CHUNK, size)[None].repeat(images, 0)
+        places = np.concatenate((inside, remaining), 1)
         return take(places, best(take(values, places), count))
     found = np.sort(np.argpartition(-values, count - 1, axis=-1)[:, :count], axis=-1)
     order = np.argsort(-take(values, found), axis=-1, kind="stable")
@@ -237,8 +237,8 @@ def draw(scores: np.ndarray, options: GenerationOptions, generator: np.random.Ge
     """Sample one token for each row of logits `[rows, V]`, after temperature, top k and top p."""
     scores = (scores - scores.max(-1, keepdims=True)) / options.temperature  # a small temperature makes none infinite
     if options.top_k:
-        least = np.sort(scores, axis=-1)[:, -min(options.top_k, scores.shape[-1])]
-        scores = np.where(scores < least[:, None], -np.inf, scores)
+        threshold = np.sort(scores, axis=-1)[:, -min(options.top_k, scores.shape[-1])]
+        scores = np.where(scores < threshold[:, None], -np.inf, scores)
     if options.top_p < 1:
         order = np.argsort(scores, axis=-1, kind="stable")
         summed = np.exp(log_softmax(np.take_along_axis(scores, order, -1))).cumsum(-1)
@@ -269,7 +269,7 @@ class Search:
     pad_id: int
 
     def run(self) -> Hypotheses:
-        """Read the prompt, decode, and return the captions of each image, best first.
+        """Process the prompt, decode, and return the captions of each image, best first.
 
         Raises:
             ValueError: a logit or a log-probability is not finite, see also `DecoderStates.step`.
@@ -282,7 +282,7 @@ class Search:
         return found
 
     def first_step(self, copies: int) -> tuple[np.ndarray, np.ndarray]:
-        """Read the end of the prompt once per image; return the tokens and logits of `copies` rows per image."""
+        """Process the end of the prompt once per image; return tokens and logits of `copies` rows per image."""
         rows = np.arange(len(self.prompt)).repeat(copies)
         logits = self.states.step(self.prompt)[rows]
         self.states.reorder(rows)
@@ -330,9 +330,9 @@ class Search:
                 break
             rows = parents + np.arange(len(parents))[:, None] * beams
             if is_over.any():
-                left = np.flatnonzero(~is_over)
-                state, rows = state.keep(left), rows[left]
-                self.states.keep_images(left)
+                running = np.flatnonzero(~is_over)
+                state, rows = state.keep(running), rows[running]
+                self.states.keep_images(running)
             self.states.reorder(rows.reshape(-1))
             written = state.running.tokens[..., : step + 1].reshape(-1, step + 1)
             tokens = np.concatenate((self.prompt[state.places].repeat(beams, 0), written), 1)
@@ -404,7 +404,7 @@ class Beams:
 
     @classmethod
     def begin(cls, images: int, beams: int, width: int, pad_id: int) -> Beams:
-        """Return the state of a beam search before its first token, for captions of at most `width` tokens."""
+        """Return the initial state of a beam search for captions of at most `width` tokens."""
         empty = Hypotheses(np.full((images, beams, width), pad_id), np.zeros((images, beams, width), np.float32))
         scores = np.where(np.arange(beams) > 0, EXCLUDED, np.float32(0))[None].repeat(images, 0)
         return cls(
@@ -418,7 +418,7 @@ class Beams:
         )
 
     def keep(self, images: np.ndarray) -> Beams:
-        """Return the state of the images at positions `images`."""
+        """Return the beam search state of the images at positions `images`."""
         return Beams(
             places=self.places[images],
             running=self.running.of(images),

@@ -11,7 +11,7 @@ OPERATORS = ("MatMul", "Gemm", "Gather")
 
 
 def quantize_graph(path: Path) -> None:
-    """Quantise the matrices in an ONNX file to 8-bit integers; activations are quantised when it runs.
+    """Quantise the weight matrices in an ONNX file to 8-bit integers; activations are quantised at run time.
 
     Weights use 7 of the 8 bits: the products of processors without VNNI add pairs in 16 bits, which 8 bits overflow.
 
@@ -44,7 +44,7 @@ def quantize_graph(path: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the advice of onnxruntime to pre-process graphs, which the exporter has done."""
+    """Silence onnxruntime's advice to pre-process graphs, which the exporter already does."""
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)

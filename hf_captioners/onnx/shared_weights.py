@@ -1,4 +1,4 @@
-"""ONNX graphs that are added to a captioner's folder and read the weights of its `model.safetensors`.
+"""ONNX graphs added to a captioner's folder that share the weights in `model.safetensors`.
 
 The tensors of such a graph are external data of ONNX: the places of the bytes in `model.safetensors`. So the folder
 has one copy of the weights, for torch and for onnxruntime, in the number format in which it is stored; onnxruntime
@@ -29,7 +29,7 @@ MAX_OWN_BYTES = 2**16  # of a constant that is part of a graph
 
 
 def add_graphs(folder: str | os.PathLike[str]) -> float:
-    """Add ONNX graphs to the folder of a saved captioner; onnxruntime reads the weights already there.
+    """Add ONNX graphs to a saved captioner's folder; onnxruntime reads the weights that are already there.
 
     The folder gets `encoder_model.onnx`, `decoder_model_merged.onnx` and `captioner.json`, see `export_captioner`.
     Add them again after the weights or the configuration have changed.
@@ -98,11 +98,11 @@ class StoredTensors:
         self.names = {name: addresses.get(values.data_ptr()) for name, values in model.state_dict().items()}
 
     def find(self, name: str) -> str | None:
-        """Return the name in the file of a graph's tensor, or None if it is not stored."""
+        """Return a graph tensor's name in the safetensors file; None if it is not stored there."""
         return self.names.get(name) or self.names.get(name.removeprefix("model."))
 
     def external(self, name: str, stored: str) -> Any:
-        """Return an ONNX tensor `name` whose values are read from a stored tensor in the safetensors file."""
+        """Return an ONNX tensor `name` with values from a tensor stored in the safetensors file."""
         from onnx import TensorProto
 
         facts = self.tensors[stored]
@@ -119,7 +119,7 @@ class StoredTensors:
 
 
 def with_stored_weights(graph_model: Any, places: StoredTensors) -> Any:
-    """Return an ONNX graph that reads its weights from a safetensors file, without source code in its metadata.
+    """Return an ONNX graph that reads its weights from a safetensors file, without source code in metadata.
 
     Args:
         graph_model: a model of ONNX that is not optimized: its tensors have the names of the captioner's.
@@ -163,7 +163,7 @@ def with_stored_weights(graph_model: Any, places: StoredTensors) -> Any:
 
 
 def _drop_notes(graph_model: Any) -> None:
-    """Remove the exporter's metadata from an ONNX model: lines of source code with local paths."""
+    """Remove the exporter's metadata, which is source code with local paths, from an ONNX model."""
     graph = graph_model.graph
     for part in (graph_model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("doc_string")

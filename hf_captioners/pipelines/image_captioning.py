@@ -124,8 +124,8 @@ class ImageCaptioningPipeline(Pipeline):
         # Code of a checkpoint may call itself as a family does.
         reads_images = model.config.model_type in IMAGE_CAPTIONERS and not has_own_code(model)
         if not is_own and not reads_images:
-            others = importlib.import_module(OF_OTHER_MODELS)
-            self.instructed, self.is_unverified = others.inputs_of(model, processor, has_own_code(model))
+            module = importlib.import_module(OF_OTHER_MODELS)
+            self.instructed, self.is_unverified = module.inputs_of(model, processor, has_own_code(model))
         if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
         if self.instructed is not None and self.instructed.takes_instruction:
@@ -138,7 +138,7 @@ class ImageCaptioningPipeline(Pipeline):
             if getattr(self, name) is None:
                 raise ValueError(f"The model has no {name}; pass `{name}=` or `processor=`.")
         if self.is_unverified:
-            others.require_consistent(model, self.instructed)
+            module.require_consistent(model, self.instructed)
             logger.warning(
                 f"{model.name_or_path} is a {model.config.model_type}, which was not compared with transformers: its "
                 "captions are unverified. It passed the checks of docs/other_models.md."
@@ -248,7 +248,7 @@ class ImageCaptioningPipeline(Pipeline):
         self.require_instruction_read(instruction)
         declared = self.processor.input_columns if self._is_native else {}
         # Not tensors yet: `_forward` pads the inputs of a batch together.
-        given = {name: item[name] for name in declared if name in item}
+        columns = {name: item[name] for name in declared if name in item}
         if "images" in item and self._is_native:
             encoded = self._encode_views([fetch(view, timeout, max_bytes) for view in item["images"]])
         elif "image" not in item:
@@ -266,7 +266,7 @@ class ImageCaptioningPipeline(Pipeline):
                 encoded = self.processor(images=image, return_tensors="pt")
             else:
                 encoded = self.image_processor(upright_rgb(image), return_tensors="pt")
-        return {**in_dtype(encoded, self.dtype), "prompt": prompt or "", "declared": given}
+        return {**in_dtype(encoded, self.dtype), "prompt": prompt or "", "declared": columns}
 
     def prepare(self, image: Any, **options: Any) -> dict[str, Any]:
         """Decode one image and prepare it for the model.

@@ -115,11 +115,11 @@ def fault_of(model: Any, instructed: InstructedInputs) -> str | None:
         if fault := fault_of_inputs(instructed, first):
             return fault
         alone, again = (logits_of(model, instructed, [first])[0] for _ in range(2))
-        other = logits_of(model, instructed, [second])[0]
+        second_logits = logits_of(model, instructed, [second])[0]
         padded = logits_of(model, instructed, [first, longer])[0]
     except Exception as error:  # of code that is not known
         return f"it cannot generate: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    noise, effect = difference(alone[:1], again[:1]), difference(alone[:1], other[:1])
+    noise, effect = difference(alone[:1], again[:1]), difference(alone[:1], second_logits[:1])
     if not effect > MIN_EFFECT * noise:
         return f"the logits of two images differ by {effect:.2g}, those of one image run twice by {noise:.2g}"
     same = (alone.argmax(-1) == padded.argmax(-1)).long().cumprod(0)  # steps are compared after the same tokens

@@ -83,7 +83,7 @@ THINKING_MARKS = (
 
 
 class UnfinishedThoughtError(ValueError):
-    """Error of a model that still thought aloud when its last token was generated."""
+    """A reasoning model reached its last token before it finished thinking."""
 
 
 class CaptionRequest(NamedTuple):
@@ -158,7 +158,7 @@ class InstructedInputs:
         return DEFAULT_INSTRUCTION if self.form is None else self.form.instruction
 
     def tokens_left(self, tokens: int) -> int:
-        """Return a number of new tokens: at most half of the positions that a decoder shares with its prompt."""
+        """Return the maximum number of new tokens: at most half of a decoder's positions, shared with the prompt."""
         return tokens if self.is_encoder_decoder or not self.positions else min(tokens, self.positions // 2)
 
     @property
@@ -246,9 +246,9 @@ class InstructedInputs:
                 content, answer = f"{self.processor.image_token}\n{instruction}", beginning
             chat = [{"role": "user", "content": content}]
             chats.append([*chat, {"role": "assistant", "content": answer}] if prefilled else chat)
-        given: dict[str, Any] = {"padding": True}
+        options: dict[str, Any] = {"padding": True}
         if not self.renders_lists:
-            given["images"] = [[image] for image in images]
+            options["images"] = [[image] for image in images]
         return self.processor.apply_chat_template(
             chats,
             chat_template=self.template,
@@ -257,12 +257,12 @@ class InstructedInputs:
             return_tensors="pt",
             add_generation_prompt=not prefilled,
             continue_final_message=prefilled,
-            processor_kwargs=given,
+            processor_kwargs=options,
             **self._template_options(),
         )
 
     def _template_options(self) -> dict[str, Any]:
-        """Return template variables that switch thinking aloud off, where the model has the choice."""
+        """Return chat template variables that switch a reasoning model's thinking off, where possible."""
         return {"enable_thinking": False} if "enable_thinking" in (self.template or "") else {}
 
     def rendered_turns(self, instruction: str, answer: str | None = None) -> str:
@@ -299,16 +299,16 @@ class InstructedInputs:
     def _plain_inputs(
         self, form: PromptForm, images: Sequence[Any], instructions: Sequence[str], beginnings: Sequence[str]
     ) -> Any:
-        """Encode requests of a family without a chat template."""
-        given: dict[str, Any] = {"images": list(images), "return_tensors": "pt"}
+        """Encode requests for a model family without a chat template."""
+        options: dict[str, Any] = {"images": list(images), "return_tensors": "pt"}
         if form.text is not None:
             texts = [form.text.format(instruction) for instruction in instructions]
             if form.joins and not self.is_encoder_decoder:
                 texts = [" ".join(filter(None, pair)) for pair in zip(texts, beginnings, strict=True)]
-            given |= {"text": texts, "padding": True}
+            options |= {"text": texts, "padding": True}
         elif self.takes_instruction:
-            given["text"] = list(instructions)
-        return self.processor(**given)
+            options["text"] = list(instructions)
+        return self.processor(**options)
 
     def _with_tokens(self, tensors: dict[str, torch.Tensor], beginnings: Sequence[str]) -> dict[str, torch.Tensor]:
         """Append the tokens of caption beginnings to the prompts, or make them decoder inputs."""
@@ -362,8 +362,8 @@ class InstructedInputs:
         opening, closing = self.thinking
         whole = text if closing in text else self.processor.tokenizer.decode(ids)  # marks may be special tokens
         if closing in whole:
-            rest = whole.rpartition(closing)[2]
-            return self.processor.tokenizer.decode(self.tokens_of(rest), skip_special_tokens=True)
+            answer = whole.rpartition(closing)[2]
+            return self.processor.tokenizer.decode(self.tokens_of(answer), skip_special_tokens=True)
         if opening in whole or self._prompt_opens_thinking():
             raise UnfinishedThoughtError(
                 f"The model thinks aloud, and reached no caption in {len(ids)} tokens. Pass a larger "
@@ -393,7 +393,7 @@ def chat_template_of(processor: Any) -> str | None:
 
 
 def thinking_marks(template: str, name: str) -> tuple[str, str] | None:
-    """Return the marks around thoughts in a chat template's model output; None if the model does not think aloud.
+    """Return the tags around a reasoning model's thoughts, such as `<think>`; None for other models.
 
     Raises:
         ValueError: the template is of a model that thinks aloud, and has none of `THINKING_MARKS`.

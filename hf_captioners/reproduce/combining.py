@@ -24,7 +24,7 @@ FLAGS = {"dataset", "use_cpu", "shuffled_control", "follow_links"}
 
 
 def require_evaluation_arguments(recipe: Recipe) -> None:
-    """Check that a row of combined runs has no training arguments.
+    """Check that a table row that combines trained captioners has no training arguments.
 
     Raises:
         ValueError: it has one.

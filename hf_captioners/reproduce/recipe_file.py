@@ -58,16 +58,16 @@ def merge_nested(head: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _is_larger(node: Any, most: int) -> bool:
-    """Return True if a tree of YAML nodes has more than `most` nodes, as one that contains itself has."""
+def _is_larger(node: Any, limit: int) -> bool:
+    """Return True if a tree of YAML nodes has more than `limit` nodes, as one that contains itself has."""
     waiting, count = [node], 1
-    while waiting and count <= most:
+    while waiting and count <= limit:
         value = getattr(waiting.pop(), "value", None)  # a list of nodes, a list of pairs of nodes, or text
         items = value if isinstance(value, list) else []
         children = [node for item in items for node in (item if isinstance(item, tuple) else (item,))]
         waiting += children
         count += len(children)
-    return count > most
+    return count > limit
 
 
 def line_of(node: Any, keys: Sequence[str]) -> int:

@@ -88,7 +88,7 @@ def find_recipes(
         raise FileNotFoundError(f"There is no folder {folder}. Leave `recipes` out to use those of the package.")
     loaded = [recipe for path in sorted(folder.rglob("*.yaml")) for recipe in Recipe.load_rows(path, allow_code)]
     published_recipes = [recipe for recipe in loaded if recipe.published]
-    wanted = [
+    chosen = [
         recipe
         for recipe in published_recipes
         if (published := recipe.published)
@@ -96,7 +96,7 @@ def find_recipes(
         and table in (None, published.table)
         and (row is None or row in published.row)
     ]
-    if not wanted:
+    if not chosen:
         there = sorted(
             {
                 f"{recipe.published.paper} --table {recipe.published.table}"
@@ -110,7 +110,7 @@ def find_recipes(
             f"{folder} has no recipe of {', '.join([paper, *named])}. Available: {listed(there, 10)}."
             f"{did_you_mean(asked, [*there, *(text.partition(' ')[0] for text in there)])}"
         )
-    return wanted
+    return chosen
 
 
 def plan_runs(

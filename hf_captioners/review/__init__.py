@@ -1,1 +1,1 @@
-"""A local page on which a person reads, corrects and keeps the captions of a folder of images."""
+"""Local web page for reading, correcting and keeping the captions of an image folder."""

@@ -1,4 +1,4 @@
-"""The confidence of proposed captions, which the page underlines, and by which images are ordered."""
+"""Confidence of proposed captions, which the page underlines and by which it orders images."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ MAX_WORDS = 200
 
 
 class Confidences:
-    """The confidence of the captions that a captioner proposed for the images of a folder.
+    """Confidence of the captions that a captioner proposed for a folder's images.
 
     They are in the table of captions, or in the record of the text files beside the images, if the captions were
     written with `--confidence`. Captions that a person typed have none.
@@ -33,7 +33,7 @@ class Confidences:
         self.by_name = {name: of_captions for name, of_captions in assessed.items() if of_captions}
 
     def _of_text_files(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return the recorded confidences of captions in text files by the names of images."""
+        """Return the recorded confidences of captions in text files, by image name."""
         owners = owners_of([str(image) for image in self.table.images], self.table.ending)
         records: dict[Path, dict[str, Any]] = {}
         found = {}
@@ -47,14 +47,14 @@ class Confidences:
         return found
 
     def of_images(self) -> list[float | None] | None:
-        """Return the confidence of the best caption of each image, None of none; None if there is no confidence."""
+        """Return the confidence of each image's best caption, None if unknown; None if no caption has a confidence."""
         if not self.by_name:
             return None
         best = (next(iter(self.by_name.get(name, {}).values()), {}) for name in self.table.names)
         return [assessed.get("confidence") for assessed in best]
 
     def of_captions(self, number: int, captions: list[str], source: str) -> list[dict[str, Any] | None]:
-        """Return for each caption that is shown its `confidence` and `words`, None of one that has none.
+        """Return `confidence` and `words` of each caption on the page, None if unknown.
 
         Args:
             number: index of the image.
@@ -72,7 +72,7 @@ class Confidences:
 
 
 def assessed_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return `confidence` and `words` of the captions of a row by their texts; nothing if they are no such values.
+    """Return `confidence` and `words` of a row's captions by caption text; nothing for invalid values.
 
     Args:
         row: as `hf-captioners caption --confidence` writes it. Of several captions, the first one has words.

@@ -1,4 +1,4 @@
-"""Captions in other forms than `metadata.jsonl`, written in that form for the review page.
+"""Conversion of captions in other formats to a `metadata.jsonl` for the review page.
 
 `datasets` and its readers are imported only where something is converted.
 """
@@ -26,7 +26,7 @@ ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}  #
 
 
 def convert(path: str | Path, options: dict[str, Any]) -> tuple[Path, str | None]:
-    """Write the captions of a folder into its `metadata.jsonl`, if another table or the files of COCO have them.
+    """Write a folder's captions from another table, or from COCO files, into its `metadata.jsonl`.
 
     The other table stays as it is, and is not read any more until it changes.
 
@@ -48,19 +48,19 @@ def convert(path: str | Path, options: dict[str, Any]) -> tuple[Path, str | None
             f"{path} has its images inside other files, and captions are kept in {TABLE} beside image files: name a "
             "new folder for them, `unpack=FOLDER`."
         )
-    named = source.options.get("metadata_file")
-    if named == TABLE or (named is None and (folder / TABLE).exists()):
+    table = source.options.get("metadata_file")
+    if table == TABLE or (table is None and (folder / TABLE).exists()):
         return folder, None
     tables = _tables_of(source)
     if not tables or any(file.name == TABLE for file in tables):
         return folder, None
     if (folder / TABLE).exists():
-        raise FileExistsError(f"{folder} has {named} and {TABLE}, in which captions are kept: move one of them away.")
+        raise FileExistsError(f"{folder} has {table} and {TABLE}, in which captions are kept: move one of them away.")
     return folder, _copy(source, folder, tables)
 
 
 def _tables_of(source: DataSource) -> list[Path]:
-    """Return the tables of a data set; none of text files beside images, which the page reads itself."""
+    """Return the caption tables of a data set; none for text files beside images, which the page reads directly."""
     if source.name != FOLDER:
         return list(_reader_of(source).annotation_files())
     if source.data_dir is None or not source.data_dir.is_dir():
@@ -79,7 +79,7 @@ def _reader_of(source: DataSource) -> Any:
 
 
 def _copy(source: DataSource, folder: Path, tables: list[Path]) -> str:
-    """Write the rows of tables into `metadata.jsonl`; return what is said about it."""
+    """Write the rows of tables into `metadata.jsonl`; return a message about the conversion."""
     reader, report = _reader_of(source), DataReport()
     for file in tables:
         reader.require_link_inside(file)
@@ -109,7 +109,7 @@ def _table_row(row: CaptionRow, split: str, folder: Path, splits: int) -> dict[s
 
 
 def unpack(path: str | Path, folder: str | Path, options: dict[str, Any]) -> str:
-    """Write the images and captions of tar shards, Parquet or Arrow files or a saved data set into a new folder.
+    """Extract images and captions from tar shards, Parquet or Arrow files or a saved data set into a new folder.
 
     Args:
         path: the container, or a folder of these.
@@ -147,7 +147,7 @@ def unpack(path: str | Path, folder: str | Path, options: dict[str, Any]) -> str
 
 
 def _write_image(target: Path, image: "StoredImage", reader: "Containers") -> str:
-    """Write an image into a folder of the name of its container; return its name."""
+    """Write an image into a folder named after its container; return the image's name."""
     from hf_captioners.data.containers import open_container
     from hf_captioners.processing.image_reading import open_image
 

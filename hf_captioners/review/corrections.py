@@ -1,4 +1,4 @@
-"""The corrections of a person: captions kept, images rejected, drafts, and the way back from each of them."""
+"""Corrections by the user: kept captions, rejected images, drafts, and undo of each."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ NOTHING = StoredCaptions([], False)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one image, which can be undone.
+    """A change of one image's captions, which can be undone.
 
     Attributes:
         kind: `KEEP`, `REJECT` or `TYPE`.
@@ -36,14 +36,14 @@ class Change:
     text: TextChange | None = None
 
     def reversed(self) -> "Change":
-        """Return the change back."""
+        """Return the inverse change, for undo."""
         row = None if self.row is None else RowChange(self.row.after, self.row.before)
         text = None if self.text is None else self.text.reversed()
         return Change(self.kind, self.number, self.after, self.before, row, text)
 
 
 class Corrections:
-    """The table, the drafts and the text files of a folder, changed together.
+    """Caption table, drafts and text files of a folder, changed together.
 
     What a person typed is stored in one of them at each moment, so that a kill between two writes loses nothing.
 
@@ -62,7 +62,7 @@ class Corrections:
         self.times: dict[int, float] = {}
 
     def states(self) -> dict[str, list[int]]:
-        """Return the numbers of the images that are kept, rejected, and have a draft."""
+        """Return the indices of the kept images, of the rejected images, and of the images with a draft."""
         stored, drafts = self.table.stored(), self.drafts.by_name
         rows = [(number, stored.get(name, NOTHING), drafts.get(name)) for number, name in enumerate(self.table.names)]
         return {
@@ -72,7 +72,7 @@ class Corrections:
         }
 
     def captions(self, number: int) -> dict[str, Any]:
-        """Return what the page shows of an image: its captions, where they are from, and its state."""
+        """Return the page's data about an image: captions, their origin, and state."""
         name = self.table.names[number]
         captions, source = self.table.captions(number)
         row, draft = self.table.stored().get(name, NOTHING), self.drafts.by_name.get(name)
@@ -83,7 +83,7 @@ class Corrections:
         return {"captions": captions, "source": source, "shown": shown, **state}
 
     def type(self, number: int, captions: Any, shown: Any = (), begins: bool = True, time: float = 0.0) -> bool:
-        """Store a draft; captions that are those of the table, or proposed, need none.
+        """Store typed captions as a draft; captions equal to those in the table, or proposed, are not stored.
 
         Args:
             number: index of the image.
@@ -117,7 +117,7 @@ class Corrections:
         return draft is not None
 
     def keep(self, number: int, captions: Any, shown: Sequence[str] | None = None, time: float = 0.0) -> str:
-        """Write captions into the text file of a captioner and into the table, and remove the draft.
+        """Write captions into the table and the captioner's text file, and delete the draft.
 
         Returns:
             What the person should know, or an empty text.
@@ -137,7 +137,7 @@ class Corrections:
         return ""
 
     def reject(self, number: int, captions: Any, shown: Sequence[str] | None = None, time: float = 0.0) -> None:
-        """Mark an image as not to be used for training; its captions stay in the table, its text file as it is.
+        """Mark an image as rejected for training; its captions stay in the table and its text file.
 
         Raises:
             ChangedCaptionsError, ValueError, BlockingIOError, OSError: see `ReviewTable.keep`.
@@ -147,7 +147,7 @@ class Corrections:
             self._without_draft(REJECT, number, row, None, time)
 
     def undo(self) -> Change:
-        """Undo the last change of this page.
+        """Undo the last change made on this page.
 
         Raises:
             LookupError: there is none.
@@ -161,7 +161,7 @@ class Corrections:
         return change
 
     def redo(self) -> Change:
-        """Make the change again that was undone last.
+        """Redo the change that was undone last.
 
         Raises:
             LookupError, ChangedCaptionsError, OSError: see `undo`.
@@ -173,7 +173,7 @@ class Corrections:
         return change
 
     def _apply(self, change: Change) -> Change:
-        """Write what is there after a change, and return it."""
+        """Write the state after a change, and return the change."""
         name, times = self.table.names[change.number], self.times
         with self.table.only_writer():
             before = self.drafts.by_name.get(name)
@@ -192,10 +192,10 @@ class Corrections:
         return change
 
     def _require_shown(self, number: int, texts: Sequence[str], shown: Sequence[str] | None) -> None:
-        """Check the table before the text file is written."""
-        there = self.table.stored().get(self.table.names[number], NOTHING).captions
-        if shown is not None and there not in (list(shown), list(texts)):
-            raise ChangedCaptionsError(there)
+        """Check that the table has the captions that the user saw, before the text file is written."""
+        captions_in_table = self.table.stored().get(self.table.names[number], NOTHING).captions
+        if shown is not None and captions_in_table not in (list(shown), list(texts)):
+            raise ChangedCaptionsError(captions_in_table)
 
     def _without_draft(self, kind: str, number: int, row: RowChange, text: TextChange | None, time: float) -> None:
         name = self.table.names[number]
@@ -210,5 +210,5 @@ class Corrections:
 
 
 def _differs(draft: Draft, row: StoredCaptions) -> bool:
-    """Return whether a draft has other captions than the table; equal ones are left by a kill right after keeping."""
+    """Return whether a draft differs from the table; an equal draft remains if the server dies while keeping."""
     return not (row.kept or row.rejected) or is_change(draft.captions, row.captions)

@@ -1,4 +1,4 @@
-"""Captions that a person has begun to change and not kept yet, in a hidden file beside the table."""
+"""Drafts: typed but not yet kept captions, in a hidden file beside the table."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MAX_DRAFT_CAPTIONS = 2 * MAX_CAPTIONS
 
 @dataclass(frozen=True)
 class Draft:
-    """Captions as they were typed.
+    """Captions as typed, not yet kept.
 
     Attributes:
         captions: the texts, which may be empty.
@@ -31,7 +31,7 @@ class Draft:
 
 
 class Drafts:
-    """The drafts of a folder, one line an image; each change replaces the file, so that a kill loses none.
+    """Drafts of a folder, one line per image; every change replaces the file atomically.
 
     Args:
         folder: the folder of the table.
@@ -51,7 +51,7 @@ class Drafts:
                     self.by_name[name] = draft
 
     def put(self, name: str, draft: Draft | None) -> None:
-        """Store the draft of an image, or remove it.
+        """Store or delete the draft of an image.
 
         Raises:
             OSError: the file cannot be written.
@@ -62,8 +62,8 @@ class Drafts:
         added = b"" if entry is None else f"{json_line(entry)}\n".encode()
 
         def changed(content: bytes | None) -> bytes:
-            others = [line for line in (content or b"").splitlines() if line.strip() and _read(line)[0] != name]
-            return b"".join(line + b"\n" for line in others) + added
+            other_lines = [line for line in (content or b"").splitlines() if line.strip() and _read(line)[0] != name]
+            return b"".join(line + b"\n" for line in other_lines) + added
 
         change_file(self.path, changed, self.folder)
         if not self.path.stat().st_size:
@@ -74,7 +74,7 @@ class Drafts:
 
 
 def checked_draft(captions: Any, shown: Any = ()) -> Draft:
-    """Return a draft of texts within the limits.
+    """Return a draft from typed texts, if they are within the limits.
 
     Raises:
         ValueError: it is not made of texts, or they are too many or too long.
@@ -93,12 +93,12 @@ def checked_draft(captions: Any, shown: Any = ()) -> Draft:
 
 
 def is_change(captions: Sequence[str], of: Sequence[str]) -> bool:
-    """Return whether typed captions differ from others in more than blanks around them and empty ones."""
+    """Return whether typed captions differ from others, ignoring surrounding spaces and empty captions."""
     return [text.strip() for text in captions if text.strip()] != [text.strip() for text in of]
 
 
 def _read(line: bytes) -> tuple[str, Draft | None]:
-    """Return the name and the draft of a line; the draft of a line that is none is None."""
+    """Parse a line into image name and draft; the draft is None if the line is damaged."""
     entry: Any = None
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)

@@ -1,4 +1,4 @@
-"""Answers of the review server: the page, images, captions, and changes of them."""
+"""Request handlers of the review server: page, images, captions and changes."""
 
 import io
 import json
@@ -40,7 +40,7 @@ class TooLargeError(ValueError):
 
 
 class Endpoints:
-    """Answers to the requests that `guard.OnlyFromPage` lets through.
+    """Request handlers for the requests that `guard.OnlyFromPage` lets through.
 
     Changes are answered in the event loop, one after the other, which also is the thread that holds the lock.
 
@@ -54,20 +54,20 @@ class Endpoints:
         self.agreed = False
 
     def page(self, request: Any) -> Response:
-        """Return a file of the page."""
+        """Return a file of the web page."""
         name, media_type = PAGE[request.url.path.rpartition("/")[2]]
         text = files(__package__).joinpath(name).read_text(encoding="utf-8")
         return Response(text, media_type=media_type, headers=HEADERS)
 
     def folder(self, request: Any) -> Response:
-        """Return the names of all images, which are kept, rejected, and drafts, and the confidence of captions."""
+        """Return the names and states of all images, and the confidence of captions."""
         names = [shown_name(name) for name in self.table.names]
         folder = {"folder": shown_name(str(self.table.folder)), "images": len(names), "names": names}
         folder |= {"confidences": self.confidences.of_images(), "doubtful_below": DOUBTFUL_BELOW}
         return JSONResponse({**folder, **self.corrections.states()}, headers=HEADERS)
 
     def captions(self, request: Any) -> Response:
-        """Return the captions of an image, where they are from, and their confidence."""
+        """Return the captions of an image, their origin and confidence."""
         number = self._number(request)
         if number is None:
             return self._absent()
@@ -77,25 +77,25 @@ class Endpoints:
         return JSONResponse({"name": name, **shown, "assessed": assessed}, headers=HEADERS)
 
     def image(self, request: Any) -> Response:
-        """Return an image as JPEG, or why it cannot be read."""
+        """Return an image as JPEG, or the error of reading it."""
         return self._jpeg(request, lambda path: jpeg_of(str(path), LONGEST_SIDE, quality=90))
 
     def thumbnail(self, request: Any) -> Response:
-        """Return a small JPEG of an image, or why it cannot be read."""
+        """Return a small JPEG of an image, or the error of reading it."""
         return self._jpeg(request, thumbnail_of)
 
-    def _jpeg(self, request: Any, made: Callable[[Path], bytes]) -> Response:
+    def _jpeg(self, request: Any, encode: Callable[[Path], bytes]) -> Response:
         number = self._number(request)
         if number is None:
             return self._absent()
         try:
-            content = made(self.table.images[number])
+            content = encode(self.table.images[number])
         except (OSError, ValueError) as error:
             return fault(422, str(error))
         return Response(content, media_type="image/jpeg", headers=HEADERS)
 
     async def draft(self, request: Any) -> Response:
-        """Store what is in the fields of an image."""
+        """Store the text fields of an image as a draft."""
 
         def store(number: int, asked: dict[str, Any]) -> dict[str, Any]:
             begins = asked.get("begins") is not False
@@ -114,7 +114,7 @@ class Endpoints:
         return await self._change(request, keep, asks=True)
 
     async def reject(self, request: Any) -> Response:
-        """Mark an image as not for training."""
+        """Mark an image as rejected for training."""
 
         def reject(number: int, asked: dict[str, Any]) -> dict[str, Any]:
             self.corrections.reject(number, asked.get("captions"), shown_in(asked), time_in(asked))
@@ -127,7 +127,7 @@ class Endpoints:
         return await self._change(request, lambda *_: self._moved("Undone", self.corrections.undo()))
 
     async def redo(self, request: Any) -> Response:
-        """Make the change again that was undone last."""
+        """Redo the change that was undone last."""
         return await self._change(request, lambda *_: self._moved("Done again", self.corrections.redo()))
 
     def _moved(self, what: str, change: Change) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Endpoints:
     async def _change(
         self, request: Any, act: Callable[[int, dict[str, Any]], dict[str, Any]], asks: bool = False
     ) -> Response:
-        """Answer a request that writes, or say why it does not; `asks`: once the person agreed."""
+        """Handle a request that changes files; return a question first if the user must agree (`asks`)."""
         number = self._number(request) if "number" in request.path_params else -1
         if number is None:
             return self._absent()
@@ -166,7 +166,7 @@ class Endpoints:
             return fault(507, f"{self.table.path} or a file beside it cannot be written: {error}")
 
     def _number(self, request: Any) -> int | None:
-        """Return the number of the image that a request names; None if there is no such image."""
+        """Return the index of the image in a request; None if there is no such image."""
         text = request.path_params["number"]
         is_number = text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS
         return int(text) if is_number and int(text) < len(self.table.images) else None
@@ -176,12 +176,12 @@ class Endpoints:
 
 
 def fault(status: int, reason: str) -> Response:
-    """Return the answer to a request that cannot be met."""
+    """Return the error response to a request."""
     return JSONResponse({"error": reason}, status, HEADERS)
 
 
 async def body_of(request: Any) -> dict[str, Any]:
-    """Return the object that a request has as JSON; an empty one if it has nothing.
+    """Return the JSON object in a request's body; empty for an empty body.
 
     Raises:
         TooLargeError: it has too many bytes.
@@ -192,26 +192,26 @@ async def body_of(request: Any) -> dict[str, Any]:
         body += part
         if len(body) > MAX_BYTES:
             raise TooLargeError(f"A request may have {MAX_BYTES:,} bytes.")
-    asked = json.loads(body)
-    if not isinstance(asked, dict):
+    content = json.loads(body)
+    if not isinstance(content, dict):
         raise ValueError("The request is no JSON object.")
-    return asked
+    return content
 
 
 def shown_in(asked: dict[str, Any]) -> list[str] | None:
-    """Return the captions of the table that the page showed, if a request has them."""
+    """Return the table's captions as the user saw them on the page, if the request includes them."""
     shown = asked.get("shown")
     return shown if isinstance(shown, list) else None
 
 
 def time_in(asked: dict[str, Any]) -> float:
-    """Return the time of a request in the clock of the page; 0 if it has none."""
+    """Return the page's time stamp in a request; 0 if absent."""
     time = asked.get("time")
     return float(time) if isinstance(time, (int, float)) and 0 < time < 1e18 else 0.0
 
 
 def jpeg_of(path: str, longest: int, quality: int) -> bytes:
-    """Return an image as JPEG whose longer side has at most some pixels.
+    """Return an image as JPEG with a maximum length of the longer side.
 
     Raises:
         OSError, ValueError: it cannot be read.
@@ -225,7 +225,7 @@ def jpeg_of(path: str, longest: int, quality: int) -> bytes:
 
 
 def thumbnail_of(path: Path) -> bytes:
-    """Return the thumbnail of an image, which is made once as long as the file stays as it is."""
+    """Return the thumbnail of an image, cached until the file changes."""
     state = path.stat()
     return _thumbnail(str(path), state.st_mtime_ns, state.st_size)
 
@@ -236,14 +236,14 @@ def _thumbnail(path: str, changed: int, size: int) -> bytes:
 
 
 def replacement_question(corrections: Corrections, error: ChangedCaptionsError) -> str:
-    """Return what is asked before captions that another program wrote meanwhile are replaced."""
-    there = "; ".join(error.captions) or "none any more"
+    """Return the question before captions are replaced that another program has written meanwhile."""
+    captions = "; ".join(error.captions) or "none any more"
     path = corrections.table.path
-    return f"{path} was changed meanwhile, and has other captions of this image: {there}. Replace them?"
+    return f"{path} was changed meanwhile, and has other captions of this image: {captions}. Replace them?"
 
 
 def question(corrections: Corrections) -> str:
-    """Return what is asked before the first change."""
+    """Return the question before the first change."""
     table = corrections.table
     count = 0 if corrections.text_files is None else corrections.text_files.count()
     more = f" Captions that you keep also replace those of a captioner in {count:,} text file(s)." if count else ""
@@ -254,5 +254,5 @@ def question(corrections: Corrections) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a file for a page: bytes that are no UTF-8 become question marks."""
+    """Return a file name for display: invalid UTF-8 bytes become question marks."""
     return name.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Guard of the server: only requests of its own page are answered."""
+"""Request guard: the server answers requests of its own page only."""
 
 import secrets
 from typing import Any
@@ -13,7 +13,7 @@ HEADERS = {
 
 
 class OnlyFromPage:
-    """ASGI middleware that lets through what the page of this server asks for, and nothing else.
+    """ASGI middleware that refuses all requests except those of the server's own page.
 
     The token is the first part of every path. A request for another host (DNS rebinding), without the token, or that
     writes without the page's own origin (another site's page) is answered with 403.
@@ -28,7 +28,7 @@ class OnlyFromPage:
         self.app, self.host, self.token = app, host, token
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
+        """Answer or refuse a request."""
         from starlette.responses import PlainTextResponse
 
         if scope["type"] != "http":
@@ -39,14 +39,14 @@ class OnlyFromPage:
         return await self.app(scope, receive, send)
 
     def fault(self, scope: Any) -> str | None:
-        """Return why a request is refused, or None."""
+        """Return why a request is refused; None if it is allowed."""
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
         if headers.get(b"host") != [self.host.encode()]:
             return f"This server answers as {self.host} only."
-        given = scope["path"].partition("/")[2].partition("/")[0]
-        if not secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+        token = scope["path"].partition("/")[2].partition("/")[0]
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             return "Open the address that `hf-captioners review` printed: it has the token."
         origin = f"http://{self.host}".encode()
         if scope["method"] not in ("GET", "HEAD") and headers.get(b"origin") != [origin]:

@@ -1,4 +1,4 @@
-"""The server of the review page: on this machine only, for whoever has the address with its token."""
+"""Server of the review page: reachable on this machine only, with the token in its URL."""
 
 import secrets
 import socket
@@ -16,7 +16,7 @@ ADVICE = "The page needs starlette and uvicorn: pip install 'hf-captioners[app]'
 
 
 def review_app(table: ReviewTable, host: str, token: str, text_files: bool = True) -> Any:
-    """Return the ASGI application of the page.
+    """Return the ASGI application of the review page.
 
     Args:
         table: the images and their captions.
@@ -56,7 +56,7 @@ def review_app(table: ReviewTable, host: str, token: str, text_files: bool = Tru
 
 
 def serve(table: ReviewTable, port: int = 0, text_files: bool = True) -> None:
-    """Serve the page until it is interrupted; the address is printed.
+    """Print the page's URL and serve until interrupted.
 
     Args:
         table: the images and their captions.

@@ -1,4 +1,4 @@
-"""The table of captions that a person keeps: `metadata.jsonl` of a folder, changed row by row."""
+"""Table of kept captions: `metadata.jsonl` of a folder, changed row by row."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ MAX_CAPTIONS, LONGEST_CAPTION = 20, 2_000
 
 
 class ChangedCaptionsError(Exception):
-    """The captions of an image were changed by another program since they were shown.
+    """Another program has changed an image's captions since the user saw them.
 
     Args:
         captions: those of the table.
@@ -51,7 +51,7 @@ class ChangedCaptionsError(Exception):
 
 @dataclass(frozen=True)
 class StoredCaptions:
-    """The rows of an image in the table.
+    """Captions of an image in the table, and whether they are kept or rejected.
 
     Attributes:
         captions: their captions.
@@ -63,7 +63,7 @@ class StoredCaptions:
 
     @property
     def kept(self) -> bool:
-        """Whether the image has captions that a person kept."""
+        """True if the image has captions that the user kept."""
         return bool(self.captions) and not self.rejected
 
 
@@ -76,7 +76,7 @@ class RowChange:
 
 
 class ReviewTable:
-    """The images of a folder, the captions proposed for them, and those that a person keeps.
+    """Images of a folder, with their proposed captions and the captions that the user keeps.
 
     The file is read again before each change and replaced atomically, under a lock, so that another program may change
     it in between. Lines of other images, other columns and lines that cannot be read stay as they are.
@@ -137,14 +137,14 @@ class ReviewTable:
             return
         for table in tables:
             if not table.path.is_dir():
-                what = "review that folder" if table.folder != self.folder else f"convert it to {TABLE}"
-                raise ValueError(f"{self.folder} has the table {table.path}; captions are kept in {TABLE}: {what}.")
+                advice = "review that folder" if table.folder != self.folder else f"convert it to {TABLE}"
+                raise ValueError(f"{self.folder} has the table {table.path}; captions are kept in {TABLE}: {advice}.")
 
     def _read_captions(self, path: Path) -> dict[str, list[str]]:
-        """Return the captions of a table by the names of images in the folder."""
+        """Return the captions in a table by image name."""
         images = {image.resolve(): name for image, name in zip(self.images, self.names, strict=True)}
         folders = [FolderNames(folder) for folder in ("", self.folder, path.parent)]
-        found: dict[str, list[str]] = {}
+        captions_by_name: dict[str, list[str]] = {}
         for _, row in table_rows(path, FirstFault()):
             file = next((row[column] for column in FILE_COLUMNS if isinstance(row.get(column), str)), None)
             if file is None:
@@ -152,14 +152,14 @@ class ReviewTable:
             candidates = (find_image([names], file)[1].resolve() for names in folders)
             name = next((images[image] for image in candidates if image in images), None)
             if name is not None:
-                found.setdefault(name, []).extend(captions_of(row))
+                captions_by_name.setdefault(name, []).extend(captions_of(row))
                 self.proposed_rows.setdefault(name, row)
-        if not found:
+        if not captions_by_name:
             raise ValueError(f"{path} names no image of {self.folder}, expected what `hf-captioners caption` wrote.")
-        return found
+        return captions_by_name
 
     def stored(self) -> dict[str, StoredCaptions]:
-        """Return what the table has of images of the folder, by the name of the image."""
+        """Return the table's data about the folder's images, by image name."""
         records: dict[str, list[dict[str, Any]]] = {}
         for _, record, name in self._lines():
             if name is not None:
@@ -167,11 +167,11 @@ class ReviewTable:
         return {name: stored_captions(of_image) for name, of_image in records.items()}
 
     def rows(self) -> dict[str, list[str]]:
-        """Return the kept captions by the name of the image, for images of the folder."""
+        """Return the kept captions by image name."""
         return {name: row.captions for name, row in self.stored().items() if row.kept}
 
     def captions(self, number: int) -> tuple[list[str], str]:
-        """Return the captions that are shown for an image, and where they are from.
+        """Return the captions to show for an image, and their origin.
 
         Args:
             number: index of the image.
@@ -193,7 +193,7 @@ class ReviewTable:
         return [], "none"
 
     def only_writer(self, patience: float = 5.0) -> AbstractContextManager[None]:
-        """Lock the table against other programs, for a page that is open or for one change.
+        """Context manager that locks the table against other programs, for an open page or a single change.
 
         Args:
             patience: seconds to wait for another program.
@@ -207,7 +207,7 @@ class ReviewTable:
     def keep(
         self, number: int, captions: Sequence[Any], shown: Sequence[str] | None = None, rejected: bool = False
     ) -> RowChange:
-        """Write the captions of an image, or its rejection, to `metadata.jsonl`, and return the change of its lines.
+        """Write kept captions, or a rejection, to `metadata.jsonl`; return the change of lines for undo.
 
         A row of the image that is there keeps its other columns, and its form: a list, or a caption a row. Of several
         rows each keeps its own columns, in their order.
@@ -230,16 +230,16 @@ class ReviewTable:
         texts = checked_captions(captions, may_be_none=rejected)
 
         def lines(records: list[dict[str, Any]]) -> list[list[str]]:
-            there = stored_captions(records).captions
-            if shown is not None and there not in (list(shown), texts):
-                raise ChangedCaptionsError(there)
-            return changed_rows(records, texts or there, rejected)
+            current = stored_captions(records).captions
+            if shown is not None and current not in (list(shown), texts):
+                raise ChangedCaptionsError(current)
+            return changed_rows(records, texts or current, rejected)
 
         mark = {REJECTED: True} if rejected else {}
         return self._change(number, lines, {"file_name": self.names[number], CAPTIONS: texts, **mark})
 
     def restore(self, number: int, change: RowChange) -> None:
-        """Write the lines of an image again that it had before a change.
+        """Restore the lines of an image from before a change.
 
         Raises:
             ChangedCaptionsError: another program changed them since.
@@ -265,7 +265,7 @@ class ReviewTable:
         new: dict[str, Any] | None,
         new_lines: Sequence[str] = (),
     ) -> RowChange:
-        """Replace the rows of an image, each by some lines; or append a row, or lines, if it has none."""
+        """Replace each row of an image by given lines, or append lines if it has no row."""
         name, change = self.names[number], RowChange((), ())
 
         def changed(content: bytes | None) -> bytes:
@@ -286,7 +286,7 @@ class ReviewTable:
         return change
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str | None]]:
-        """Yield the lines of the table with their records, and the image of each that is one of the folder's."""
+        """Yield the table's lines with parsed records, and each line's image in the folder, if any."""
         require_safe_target(self.path)
         if self.path.exists():
             yield from self._rows_in(read_bytes_inside(self.path, self.folder, MAX_TABLE_BYTES))
@@ -305,13 +305,13 @@ class ReviewTable:
 
 
 def captions_of(record: dict[str, Any]) -> list[str]:
-    """Return the captions of a row, from the first usual column that it has."""
+    """Return the captions of a row, from the first column with a usual name."""
     value: Any = next((record[column] for column in CAPTION_COLUMNS if column in record), [])
     return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str) and text.strip()]
 
 
 def stored_captions(records: Sequence[dict[str, Any]]) -> StoredCaptions:
-    """Return the captions of the rows of an image: of those that are not rejected, or of all if all are."""
+    """Return an image's captions in the table, from rows that are not rejected, or from all rows if all are."""
     used = [record for record in records if record.get(REJECTED) is not True]
     return StoredCaptions(
         [caption for record in used or records for caption in captions_of(record)], bool(records) and not used
@@ -321,7 +321,7 @@ def stored_captions(records: Sequence[dict[str, Any]]) -> StoredCaptions:
 def changed_rows(
     records: Sequence[dict[str, Any]], captions: Sequence[str], rejected: bool = False
 ) -> list[list[str]]:
-    """Return the lines of the rows of one image with other captions.
+    """Return the lines of an image's rows with new captions.
 
     A row with a list has all of them. Rows with one caption each have one each, and the last of them as many as are
     left; rows without a caption are gone.
@@ -338,16 +338,16 @@ def changed_rows(
         ValueError: a row has a number that JSON cannot express.
     """
     lines: list[list[str]] = []
-    left: list[Any] = list(captions)
+    remaining: list[Any] = list(captions)
     if not captions:  # a rejected image without any
         return [[json_line({**record, REJECTED: True})] for record in records]
     for place, record in enumerate(records):
         column = next((column for column in CAPTION_COLUMNS if column in record), CAPTIONS)
         if not isinstance(record.get(column), str):
-            values, left = [left] if left else [], []
+            values, remaining = [remaining] if remaining else [], []
         else:
-            count = 1 if place + 1 < len(records) else len(left)
-            values, left = left[:count], left[count:]
+            count = 1 if place + 1 < len(records) else len(remaining)
+            values, remaining = remaining[:count], remaining[count:]
         marks = {name: value for name, value in record.items() if name != REJECTED or value is not True}
         marks |= {REJECTED: True} if rejected else {}
         lines.append([json_line({**marks, column: value}) for value in values])
@@ -355,7 +355,7 @@ def changed_rows(
 
 
 def json_line(record: dict[str, Any]) -> str:
-    """Return a row as JSON; one with the name of a file that is not UTF-8 in ASCII.
+    """Return a row as JSON; in ASCII if it has a file name that is not UTF-8.
 
     Raises:
         ValueError: it has a number that JSON cannot express.
@@ -368,7 +368,7 @@ def json_line(record: dict[str, Any]) -> str:
 
 
 def checked_captions(captions: Sequence[Any], may_be_none: bool = False) -> list[str]:
-    """Return captions with single blanks.
+    """Return captions with runs of spaces collapsed.
 
     Args:
         captions: texts.

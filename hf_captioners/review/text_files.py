@@ -1,4 +1,4 @@
-"""The text files of a captioner beside the images, in which kept captions replace the generated ones."""
+"""A captioner's text files beside images; kept captions replace the generated ones in them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class TextChange:
     becomes_person: bool = True
 
     def reversed(self) -> "TextChange":
-        """Return the change back."""
+        """Return the inverse change, for undo."""
         return TextChange(self.path, self.after, self.before, self.becomes_person, self.by_person)
 
 
 class TextFiles:
-    """The text files beside the images of a folder.
+    """Text files beside the images of a folder.
 
     A file is written only if its text is recorded: a captioner wrote it, or this page did, and nobody changed it
     since. The record then says that a person kept the text, so that no captioner replaces it. Of `a.jpg` and `a.png`,
@@ -50,7 +50,7 @@ class TextFiles:
         self.owners = owners_of([str(image) for image in table.images], table.ending)
 
     def count(self) -> int:
-        """Return the number of files that would be written.
+        """Return the number of text files that keeping captions would write.
 
         Raises:
             UnsafeFileError: the record of a folder is a link that leads out of the folder, or no plain file.
@@ -62,7 +62,7 @@ class TextFiles:
         return sum(self._content(path, records[path.parent].get(path.name, set())) is not None for path in self.owners)
 
     def write(self, number: int, captions: Sequence[str]) -> TextChange | None:
-        """Write the captions of an image into its text file, one a line.
+        """Write the captions of an image into its text file, one per line.
 
         Returns:
             The change; None if the file is not a captioner's, or that of another image, and stays as it is.
@@ -83,7 +83,7 @@ class TextFiles:
         return change if self.apply(change) else None
 
     def apply(self, change: TextChange) -> bool:
-        """Write a text file, its record first, if its content is that before the change; return whether it was.
+        """Write a text file unless it was changed meanwhile; return whether it was written.
 
         Raises:
             OSError: the record or the file cannot be written.
@@ -97,7 +97,7 @@ class TextFiles:
         )
 
     def is_of(self, number: int) -> bool:
-        """Return whether the text file of an image is its own, not that of another image with the same name."""
+        """Return whether an image's text file belongs to this image, not to another image of the same stem."""
         image = str(self.table.images[number])
         return self.owners[sidecar_of(image, self.table.ending)] == image
 
@@ -109,7 +109,7 @@ class TextFiles:
         return generated_digests(folder, self.table.folder, also_kept=True)
 
     def _content(self, path: Path, digests: set[str] | None = None) -> bytes | None:
-        """Return the content of a plain file; None if there is none, or its digest is not one of those given."""
+        """Return the content of a plain file; None if it is missing or its digest is not an expected one."""
         if path.is_symlink() or not path.is_file():  # links are never written
             return None
         try:

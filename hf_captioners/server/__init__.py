@@ -1,1 +1,1 @@
-"""Captions over HTTP: requests that arrive together are captioned in batches."""
+"""HTTP server for captions; simultaneous requests are captioned in batches."""

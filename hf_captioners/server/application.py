@@ -1,4 +1,4 @@
-"""The application of the server: its addresses, and the requests that it refuses."""
+"""Web application of the server: endpoints and checks of requests."""
 
 import asyncio
 import ipaddress
@@ -19,7 +19,7 @@ from hf_captioners.names import did_you_mean, listed
 
 from .description import describe
 from .forms import FORM, UnreadableBodyError, read_body
-from .metrics import CONTENT_TYPE, GONE
+from .metrics import CLIENT_GONE, CONTENT_TYPE
 from .parameters import PARAMETERS, read_parameters
 from .request_batches import CaptioningFailedError, RequestBatches
 
@@ -46,7 +46,7 @@ PATHS = ("/caption", "/health", "/metrics", "/openapi.json", *PAGE_FILES)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of requests.
+    """Limits on the size and number of requests.
 
     Args:
         max_bytes: largest body in bytes.
@@ -70,7 +70,7 @@ class Limits:
 
 @dataclass
 class CaptionServer:
-    """Answers requests with captions.
+    """Request handlers that answer with captions.
 
     Args:
         batches: what captions the images.
@@ -86,11 +86,11 @@ class CaptionServer:
     requests: int = field(default=0, init=False)
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer `GET /health`: the server runs, and this many requests are being answered."""
+        """Answer `GET /health`: the server is up; with the number of requests in progress."""
         return web.json_response({"status": "ok", "requests": self.requests})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Answer `GET /metrics` in the text form of Prometheus."""
+        """Answer `GET /metrics` in the text format of Prometheus."""
         text = self.batches.metrics.text(self.requests, len(self.batches.waiting), __version__)
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -102,7 +102,7 @@ class CaptionServer:
         return web.json_response(describe(self.name, names, self.batches.captioner.confidence is not None))
 
     async def caption(self, request: web.Request) -> web.Response:
-        """Answer `POST /caption`: the body is the bytes of an image, or a form; see `PARAMETERS`."""
+        """Answer `POST /caption`: the body is an image file or a form; see `PARAMETERS`."""
         if not (request.content_type.startswith("image/") or request.content_type == FORM):
             return refusal(
                 415,
@@ -157,10 +157,10 @@ class CaptionServer:
 
     @web.middleware
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count the answers by method, address and status."""
+        """Middleware that counts responses by method, address and status."""
         path = request.path if request.path in PATHS else "other"
         method = request.method if request.method in METHODS else "other"
-        status = GONE
+        status = CLIENT_GONE
         try:
             response = await handler(request)
             status = response.status
@@ -170,7 +170,7 @@ class CaptionServer:
 
     @web.middleware
     async def refuse_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse unknown addresses and methods, and whatever fails, with `{"error": reason}`."""
+        """Middleware that turns errors, and unknown addresses and methods, into `{"error": reason}`."""
         try:
             return await handler(request)
         except web.HTTPNotFound:
@@ -188,18 +188,18 @@ class CaptionServer:
 
     @web.middleware
     async def check_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse names of other hosts: a web page can make its own name point to this server (DNS rebinding)."""
+        """Middleware that refuses requests for other host names, against DNS rebinding."""
         if host_name(request.headers.get("Host", "")) not in self.hosts:
             return refusal(421, "The server does not answer to this name of a host; see `allowed_hosts`.")
         return await handler(request)
 
     async def log_end(self, _application: web.Application) -> None:
-        """Log that the server ends after the requests that it has."""
+        """Log that the server stops after the requests in progress."""
         logger.warning("The server ends; requests that are answered first: %s", self.requests)
 
     async def run_batches(self, _application: web.Application) -> AsyncIterator[None]:
-        """Caption batches while the application runs."""
-        report_shortage_rarely(asyncio.get_running_loop())
+        """Run the batching of requests while the application runs."""
+        limit_shortage_reports(asyncio.get_running_loop())
         running = asyncio.create_task(self.batches.run())
         yield
         running.cancel()
@@ -215,7 +215,7 @@ def make_application(
     hosts: Iterable[str] = (),
     name: str | None = None,
 ) -> web.Application:
-    """Make the application of a captioner, which `aiohttp.web.run_app` runs.
+    """Make the web application for a captioner, which `aiohttp.web.run_app` runs.
 
     Args:
         captioner: what captions the images; its options are those of requests that state no others.
@@ -245,27 +245,27 @@ def make_application(
 
 
 async def page_file(request: web.Request) -> web.Response:
-    """Answer with a file of the page to try the server."""
+    """Return a handler for a file of the page on which the server can be tried."""
     name, kind = PAGE_FILES[request.path]
     content = (Path(__file__).parent / name).read_bytes()
     return web.Response(body=content, headers={"Content-Type": f"{kind}; charset=utf-8", **PAGE_HEADERS})
 
 
 def is_foreign(request: web.Request) -> bool:
-    """Return whether a request comes from a web page of another origin, which may send forms without permission."""
+    """Return whether a request comes from a web page of another origin (cross-origin form)."""
     origin = request.headers.get("Origin")
     return origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()
 
 
 def is_fault_of_values(error: BaseException) -> bool:
-    """Return whether the first cause of an error is a `ValueError`, which libraries raise for wrong options."""
+    """Return whether an error was first caused by a `ValueError`, which means invalid options."""
     while error.__cause__ is not None:
         error = error.__cause__
     return isinstance(error, ValueError)
 
 
-def report_shortage_rarely(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a loop report at most once a minute that there are no descriptors; asyncio does so 100 times a second."""
+def limit_shortage_reports(loop: asyncio.AbstractEventLoop) -> None:
+    """Limit an event loop's messages about missing file descriptors to one a minute; asyncio sends 100 a second."""
     reported = -math.inf
 
     def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -284,7 +284,7 @@ def report_shortage_rarely(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def host_name(text: str) -> str:
-    """Return the name of a host in lower case, without the port and the brackets of an IPv6 address."""
+    """Return a host name in lower case, without port or the brackets of an IPv6 address."""
     with suppress(ValueError):
         return str(ipaddress.ip_address(text))
     name, _, port = text.rpartition(":")
@@ -293,6 +293,6 @@ def host_name(text: str) -> str:
 
 
 def refusal(status: int, reason: str, retry: bool = False) -> web.Response:
-    """Return an answer with `{"error": reason}`."""
+    """Return a response with `{"error": reason}`."""
     headers: dict[str, Any] = {"Retry-After": str(RETRY_SECONDS)} if retry else {}
     return web.json_response({"error": reason}, status=status, headers=headers)

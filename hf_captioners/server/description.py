@@ -1,4 +1,4 @@
-"""Description of the server in OpenAPI 3.1, made from the declared parameters and statuses."""
+"""OpenAPI 3.1 description of the server, made from the declared parameters and statuses."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -36,8 +36,8 @@ def describe(captioner: str, names: Iterable[str], confidence: bool = False) -> 
         names: parameters that it takes.
         confidence: captions come with their confidence.
     """
-    taken = {name: PARAMETERS[name] for name in names}
-    fields = {name: parameter.schema() | {"description": parameter.description} for name, parameter in taken.items()}
+    parameters = {name: PARAMETERS[name] for name in names}
+    fields = {name: each.schema() | {"description": each.description} for name, each in parameters.items()}
     image = {"type": "string", "contentMediaType": "application/octet-stream"}
     form = {"type": "object", "required": ["image"], "properties": {"image": image, **fields}}
     operation = {
@@ -45,7 +45,7 @@ def describe(captioner: str, names: Iterable[str], confidence: bool = False) -> 
         "summary": "Caption an image",
         "parameters": [
             {"name": name, "in": "query", "description": parameter.description, "schema": parameter.schema()}
-            for name, parameter in taken.items()
+            for name, parameter in parameters.items()
         ],
         "requestBody": {
             "required": True,
@@ -76,7 +76,7 @@ def describe(captioner: str, names: Iterable[str], confidence: bool = False) -> 
 
 
 def _reading(name: str, summary: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of an address that is read."""
+    """Return the description of a `GET` endpoint."""
     responses = {"200": answer} | _refusals((421,))
     return {"get": {"operationId": name, "summary": summary, "responses": responses}}
 
@@ -90,7 +90,7 @@ def _refusals(statuses: Iterable[int]) -> dict[str, Any]:
 
 
 def _caption_schema(confidence: bool) -> dict[str, Any]:
-    """Return the schema of an answer, whose values are lists where several captions were asked for."""
+    """Return the JSON schema of a response; values are lists if several captions are requested."""
     word = {
         "type": "object",
         "properties": {"word": {"type": "string"}, "confidence": {"type": ["number", "null"]}},

@@ -1,4 +1,4 @@
-"""Images and parameters of a request, read from a plain body or a form."""
+"""Parsing of requests: image and parameters from a plain body or a form."""
 
 from typing import NamedTuple
 
@@ -19,11 +19,11 @@ READING_ERRORS = (  # of bodies that are not as their headers state
 
 
 class UnreadableBodyError(ValueError):
-    """A body that cannot be read."""
+    """A request body cannot be parsed."""
 
 
 class ReadBody(NamedTuple):
-    """A body.
+    """Parsed request body: image and parameters.
 
     Args:
         image: the bytes of the image.
@@ -34,8 +34,8 @@ class ReadBody(NamedTuple):
     parameters: list[tuple[str, str]]
 
 
-async def read_body(request: web.Request, most: int) -> ReadBody:
-    """Read the body of a request, into memory only.
+async def read_body(request: web.Request, max_bytes: int) -> ReadBody:
+    """Read and parse the body of a request, in memory only.
 
     Args:
         request: its content type is that of an image, or of a form.
@@ -48,16 +48,16 @@ async def read_body(request: web.Request, most: int) -> ReadBody:
     try:
         if request.content_type != FORM:
             return ReadBody(await request.read(), [])
-        return await _read_form(request, most)
+        return await _read_form(request, max_bytes)
     except READING_ERRORS as error:
-        what = "form" if request.content_type == FORM else "body"
-        raise UnreadableBodyError(f"The {what} cannot be read: {str(error) or type(error).__name__}.") from error
+        part = "form" if request.content_type == FORM else "body"
+        raise UnreadableBodyError(f"The {part} cannot be read: {str(error) or type(error).__name__}.") from error
 
 
-async def _read_form(request: web.Request, most: int) -> ReadBody:
+async def _read_form(request: web.Request, max_bytes: int) -> ReadBody:
     image: bytes | None = None
     parameters: list[tuple[str, str]] = []
-    left = most
+    remaining = max_bytes
     reader = await request.multipart()
     while (part := await reader.next()) is not None:
         name = getattr(part, "name", None)
@@ -67,9 +67,9 @@ async def _read_form(request: web.Request, most: int) -> ReadBody:
             raise ValueError(f"the field {name!r:.60} has a file, expected the image in the field `{IMAGE_FIELD}`")
         content = bytearray()
         while chunk := await part.read_chunk():  # type: ignore[union-attr]
-            left -= len(chunk)
-            if left < 0:
-                raise web.HTTPRequestEntityTooLarge(most, most - left)
+            remaining -= len(chunk)
+            if remaining < 0:
+                raise web.HTTPRequestEntityTooLarge(max_bytes, max_bytes - remaining)
             content += chunk
         if name != IMAGE_FIELD:
             parameters.append((name, content.decode("utf-8")))

@@ -1,4 +1,4 @@
-"""Measurements of the server in the text form of Prometheus, version 0.0.4."""
+"""Server metrics in the text format of Prometheus, version 0.0.4."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "hf_captioners_"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 IMAGES = (1, 2, 4, 8, 16, 32, 64, 128)
-GONE = 499  # status of a request whose client went before the answer, by the custom of proxies
+CLIENT_GONE = 499  # status of a request whose client went before the answer, by the custom of proxies
 
 
 class Histogram:
-    """Values counted by upper limits.
+    """Histogram with fixed upper limits of its buckets.
 
     Args:
         limits: the limits, ascending; a value is counted at the first one that it does not exceed.
@@ -27,7 +27,7 @@ class Histogram:
         self.total += value
 
     def lines(self, name: str) -> Iterable[str]:
-        """Yield its lines: the counts up to each limit, the sum of the values, and their number."""
+        """Yield the histogram's lines: cumulative counts, sum and number of values."""
         counted = 0
         for limit, count in zip([*map(_number, self.limits), "+Inf"], self.counts, strict=True):
             counted += count
@@ -37,7 +37,7 @@ class Histogram:
 
 
 class Metrics:
-    """Measurements since the start of the server."""
+    """Server metrics since start-up."""
 
     def __init__(self) -> None:
         self.responses: Counter[tuple[str, str, int]] = Counter()
@@ -46,7 +46,7 @@ class Metrics:
         self.batch_seconds = Histogram(SECONDS)
 
     def text(self, in_flight: int, waiting: int, version: str) -> str:
-        """Return all measurements as text.
+        """Return all metrics as text.
 
         Args:
             in_flight: requests for captions that are being answered.
@@ -59,7 +59,7 @@ class Metrics:
         )
         parts = [
             ("build_info", "gauge", "Version of the library.", [f'{PREFIX}build_info{{version="{version}"}} 1']),
-            ("responses_total", "counter", f"Answers by status; {GONE}: the client had gone.", responses),
+            ("responses_total", "counter", f"Answers by status; {CLIENT_GONE}: the client had gone.", responses),
             (
                 "requests_in_flight",
                 "gauge",

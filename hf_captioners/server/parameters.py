@@ -1,4 +1,4 @@
-"""Parameters of a request for a caption: their names, types and ranges, declared once for checks and description."""
+"""Parameters of caption requests: names, types and ranges, declared once for checks and OpenAPI."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
 class Parameter(NamedTuple):
-    """A parameter of a request.
+    """A parameter of caption requests.
 
     Args:
         kind: its type in JSON: `"string"`, `"integer"`, `"number"` or `"boolean"`.
@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """Description of permitted values, for messages."""
+        """Description of the permitted values, for messages."""
         if self.kind == "string":
             return f"at most {MAX_TEXT:,} letters"
         if self.kind == "boolean":
@@ -36,7 +36,7 @@ class Parameter(NamedTuple):
         return f"a {'whole ' if self.kind == 'integer' else ''}number from {self.low:g} to {self.high:.10g}"
 
     def read(self, text: str) -> Any:
-        """Return the value that a text states.
+        """Parse a parameter's text value.
 
         Raises:
             ValueError: it states none, or one that is out of range.
@@ -53,7 +53,7 @@ class Parameter(NamedTuple):
         return value
 
     def schema(self) -> dict[str, Any]:
-        """Return its JSON schema, as OpenAPI has it."""
+        """Return the parameter's JSON schema for OpenAPI."""
         limits: dict[str, Any] = {"minimum": self.low, "maximum": self.high}
         limits = {"boolean": {}, "string": {"maxLength": MAX_TEXT}}.get(self.kind, limits)
         return {"type": self.kind, **limits}
@@ -78,7 +78,7 @@ PARAMETERS = {
 
 
 def read_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the values of the parameters of a request.
+    """Parse and check the parameters of a request.
 
     Args:
         pairs: names and texts of its query and its form.
@@ -104,7 +104,7 @@ def read_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def check_combination(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Check that the parameters of a request go together.
+    """Check that the parameters of a request can be combined.
 
     Args:
         values: those of the request.

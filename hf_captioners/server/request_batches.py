@@ -1,4 +1,4 @@
-"""Images of requests, captioned in the batches in which they arrive."""
+"""Batching of requested images that arrive at the same time."""
 
 import asyncio
 import copy
@@ -20,19 +20,19 @@ READING_THREADS = 2  # decoders release Python's lock; each may need the memory 
 
 
 class UnreadableImageError(ValueError):
-    """The bytes of a request are no image that can be captioned."""
+    """The bytes of a request are not a readable image."""
 
 
 class CaptioningFailedError(RuntimeError):
-    """The captioner failed at a batch."""
+    """The captioner failed on a batch."""
 
 
 class RefusedOptionsError(ValueError):
-    """The captioner does not take the parameters of a request."""
+    """The captioner refuses the parameters of a request."""
 
 
 class WaitingImage(NamedTuple):
-    """An image that waits for the model.
+    """An image waiting for a batch.
 
     Args:
         item: the prepared image.
@@ -45,12 +45,12 @@ class WaitingImage(NamedTuple):
     answer: asyncio.Future[dict[str, Any]]
 
     def goes_with(self, other: "WaitingImage") -> bool:
-        """Return whether two images may be in one batch; a seed is that of a batch, so it has its own."""
+        """Return whether two images can share a batch; an image with a seed is captioned alone."""
         return self.options == other.options and "seed" not in self.options
 
 
 class RequestBatches:
-    """Captions images of requests in batches.
+    """Queue that captions the images of requests in batches.
 
     Whenever the model is free, it captions the images that wait, at most `batch_size`: the one that waits longest and
     those of the same options. So a request that is alone is captioned at once, and the batches grow with the load.
@@ -78,8 +78,7 @@ class RequestBatches:
         self.arrived = asyncio.Event()
 
     async def caption(self, content: bytes, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return `caption` and `score` of the bytes of an image, with `confidence` of the captioner also `confidence`
-        and `words`; see `CaptionBatches`.
+        """Caption an image file; return `caption` and `score`, and `confidence` and `words` if computed.
 
         Args:
             content: the bytes.
@@ -91,12 +90,12 @@ class RequestBatches:
             RefusedOptionsError: the captioner does not take the options.
             CaptioningFailedError: the captioner failed at the batch of the image.
         """
-        given = dict(options or {})
-        instruction = given.pop("instruction", None)
-        self._check(given, instruction)
+        chosen = dict(options or {})
+        instruction = chosen.pop("instruction", None)
+        self._check(chosen, instruction)
         loop = asyncio.get_running_loop()
         prepare = copy.copy(self.prepare)
-        prepare.options = self.prepare.options | given
+        prepare.options = self.prepare.options | chosen
         prepared = await loop.run_in_executor(self.reading, prepare, [content])
         if prepared.errors[0] is not None:
             raise UnreadableImageError(prepared.errors[0])
@@ -104,12 +103,12 @@ class RequestBatches:
         if instruction is not None:
             item = dict(self.captioner.pipeline.with_instruction(item, instruction))
         answer: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.waiting.append(WaitingImage(item, given, answer))
+        self.waiting.append(WaitingImage(item, chosen, answer))
         self.arrived.set()
         return await answer
 
     def _check(self, options: Mapping[str, Any], instruction: str | None) -> None:
-        """Raise a `RefusedOptionsError` if the captioner does not take the options or the instruction."""
+        """Raise a `RefusedOptionsError` if the captioner refuses the options or the instruction."""
         pipeline, checks = self.captioner.pipeline, {name: options[name] for name in options if name != "prompt"}
         exported = getattr(pipeline, "captioner", None)
         try:
@@ -128,7 +127,7 @@ class RequestBatches:
             raise RefusedOptionsError(str(error)) from error
 
     async def run(self) -> None:
-        """Caption what waits, until the task is cancelled."""
+        """Caption waiting images until the task is cancelled."""
         while True:
             while not self.waiting:
                 self.arrived.clear()
@@ -137,21 +136,21 @@ class RequestBatches:
                 await self._answer(batch)
 
     def _next_batch(self) -> list[WaitingImage]:
-        """Take the images of the next batch from those that wait; requests of clients that have gone are dropped."""
+        """Take the next batch of waiting images; drop requests of disconnected clients."""
         batch: list[WaitingImage] = []
-        left: deque[WaitingImage] = deque()
+        remaining: deque[WaitingImage] = deque()
         for image in self.waiting:
             if image.answer.done():
                 continue
             if not batch or (len(batch) < self.batch_size and image.goes_with(batch[0])):
                 batch.append(image)
             else:
-                left.append(image)
-        self.waiting = left
+                remaining.append(image)
+        self.waiting = remaining
         return batch
 
     async def _answer(self, batch: list[WaitingImage]) -> None:
-        """Caption a batch and answer its requests; if it fails, each of them gets the error."""
+        """Caption a batch and answer its requests; on failure, every request gets the error."""
         prepared = PreparedBatch([image.item for image in batch], [None] * len(batch))
         begin = time.perf_counter()
         try:
@@ -181,6 +180,6 @@ class RequestBatches:
                 image.answer.set_result({name: columns[name][place] for name in names})
 
     def close(self) -> None:
-        """End the threads after what they are doing."""
+        """Stop the threads after their current work."""
         self.reading.shutdown(wait=False, cancel_futures=True)
         self.captioning.shutdown(wait=False, cancel_futures=True)

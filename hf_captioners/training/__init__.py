@@ -1,4 +1,4 @@
-"""Training of captioners. A name of `__init__.pyi` loads its module on first use."""
+"""Training of captioners. The names in `__init__.pyi` are imported lazily."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""LoRA adapters of a captioner that is trained already (Hu et al., 2022), with the arguments and defaults of TRL."""
+"""LoRA adapters (Hu et al., 2022) for trained captioners, with the arguments and defaults of TRL."""
 
 import os
 from collections.abc import Iterable
@@ -73,7 +73,7 @@ class AdapterArguments:
     )
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        """Check the values of the fields."""
         if self.lora_r < 1:
             raise ValueError(f"`lora_r` is {self.lora_r}, expected at least 1.")
         if self.lora_alpha <= 0:
@@ -89,7 +89,7 @@ class AdapterArguments:
                 raise ValueError("`load_in_4bit` needs a GPU, and torch sees none here: leave it out.")
 
     def loading_options(self) -> dict[str, Any]:
-        """Return the arguments of `from_pretrained` of the captioner that is adapted."""
+        """Return the arguments of `from_pretrained` for the base captioner of the adapter."""
         if not self.load_in_4bit:
             return {}
         kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
@@ -98,13 +98,13 @@ class AdapterArguments:
         }
 
     def set_adapter_arguments(self) -> list[str]:
-        """Return the names of the arguments of adapters, without `use_peft`, that differ from their defaults."""
-        own = [one for one in fields(AdapterArguments) if one.name != "use_peft"]
-        return [one.name for one in own if getattr(self, one.name) != one.default]
+        """Return the names of the adapter arguments, except `use_peft`, that differ from their defaults."""
+        adapter_fields = [field for field in fields(AdapterArguments) if field.name != "use_peft"]
+        return [field.name for field in adapter_fields if getattr(self, field.name) != field.default]
 
 
 def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
-    """Wrap a captioner in a new LoRA adapter; only the adapter is trained, and it is what checkpoints hold.
+    """Wrap a captioner in a new LoRA adapter; training changes, and checkpoints store, the adapter only.
 
     Args:
         model: a trained captioner of this library or of transformers.
@@ -148,7 +148,7 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """Return the names of all linear layers of a captioner that an adapter may change.
+    """Return the names of all linear layers of a captioner to which LoRA can be applied.
 
     Layers whose weight is also that of an embedding are left out, because merging would change the embedding; so are
     the output layer, as PEFT does, and a frozen vision model, whose features may be stored.
@@ -157,21 +157,24 @@ def linear_layers(model: Any) -> list[str]:
         model: a captioner of this library or of transformers.
     """
     modules = dict(model.named_modules())
-    embeddings = {id(one.weight) for one in modules.values() if isinstance(one, nn.Embedding)}
-    outputs = {id(model.get_output_embeddings()), *(id(one) for name, one in modules.items() if name == "lm_head")}
+    embeddings = {id(layer.weight) for layer in modules.values() if isinstance(layer, nn.Embedding)}
+    outputs = {
+        id(model.get_output_embeddings()),
+        *(id(layer) for name, layer in modules.items() if name == "lm_head"),
+    }
     frozen = model.get_encoder().vision if getattr(model.config, "freeze_vision", False) else None
-    left_out = set() if frozen is None else {id(one) for one in frozen.modules()}
+    left_out = set() if frozen is None else {id(layer) for layer in frozen.modules()}
     return [
         name
-        for name, one in modules.items()
-        if isinstance(one, (nn.Linear, Conv1D))
-        and id(one) not in outputs | left_out
-        and id(one.weight) not in embeddings
+        for name, layer in modules.items()
+        if isinstance(layer, (nn.Linear, Conv1D))
+        and id(layer) not in outputs | left_out
+        and id(layer.weight) not in embeddings
     ]
 
 
 def language_layers(model: Any) -> list[str]:
-    """Return the names of the linear layers that an adapter changes by default.
+    """Return the names of the linear layers to which LoRA is applied by default.
 
     Of a model that captions by an instruction these are the layers of its language model: without those of its vision
     model, of the projector between them, and of a Q-Former. Of others they are all, see `linear_layers`.
@@ -192,7 +195,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def require_modules(model: nn.Module, names: Iterable[str], flag: str) -> None:
-    """Check that a model has modules of these names.
+    """Check that a model has modules with the given names.
 
     Args:
         model: the captioner.
@@ -202,16 +205,16 @@ def require_modules(model: nn.Module, names: Iterable[str], flag: str) -> None:
     Raises:
         ValueError: it has none of a name; with the nearest name.
     """
-    known = [name for name, _ in model.named_modules() if name]
-    for wanted in names:
-        if not any(name == wanted or name.endswith(f".{wanted}") for name in known):
-            last = dict.fromkeys(name.rpartition(".")[2] for name in known)
-            near = did_you_mean(wanted, [one for one in last if not one.isdigit()])
-            raise ValueError(f"`{flag}`: a {type(model).__name__} has no module {wanted!r}.{near}")
+    module_names = [name for name, _ in model.named_modules() if name]
+    for module in names:
+        if not any(name == module or name.endswith(f".{module}") for name in module_names):
+            last = dict.fromkeys(name.rpartition(".")[2] for name in module_names)
+            near = did_you_mean(module, [one for one in last if not one.isdigit()])
+            raise ValueError(f"`{flag}`: a {type(model).__name__} has no module {module!r}.{near}")
 
 
 def continue_adapter(source: str, settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Load a captioner with its adapter, to train the adapter further.
+    """Load a captioner with its existing adapter, to train the adapter further.
 
     Args:
         source: directory or name of the adapter.
@@ -233,7 +236,7 @@ def continue_adapter(source: str, settings: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def load_adapter_weights(model: Any, checkpoint: str | os.PathLike[str]) -> None:
-    """Load the adapter of a checkpoint into a model with an adapter of the same form.
+    """Load the adapter weights of a checkpoint into a model with an adapter of the same shape.
 
     Args:
         model: a `PeftModel`.
@@ -246,23 +249,23 @@ def load_adapter_weights(model: Any, checkpoint: str | os.PathLike[str]) -> None
 
     expected = peft.get_peft_model_state_dict(model)
     settings = adapter_settings(str(checkpoint))
-    found = {} if settings is None else peft.load_peft_weights(str(checkpoint), device="cpu")
-    shapes = [{name: tuple(weight.shape) for name, weight in one.items()} for one in (expected, found)]
+    weights = {} if settings is None else peft.load_peft_weights(str(checkpoint), device="cpu")
+    shapes = [{name: tuple(weight.shape) for name, weight in tensor.items()} for tensor in (expected, weights)]
     if different := sorted(dict(shapes[0].items() ^ shapes[1].items())):
         raise ValueError(
             f"The checkpoint {checkpoint} is of a different adapter: {len(different)} weights differ in name or size, "
             f"among them {', '.join(different[:3])}. Resume with the arguments of the first run."
         )
-    peft.set_peft_model_state_dict(model, found)
+    peft.set_peft_model_state_dict(model, weights)
 
 
 def _last_word(name: str) -> str:
-    """Return the last part of a module's name that is no number."""
+    """Return the last part of a module's dotted name that is not a number."""
     return next((part for part in reversed(name.split(".")) if not part.isdigit()), name)
 
 
 def describe_adapter(model: Any) -> str | None:
-    """Return the adapter of a model in words, such as `LoRA of rank 16 ...`; None if it has none."""
+    """Return a description of a model's adapter, such as `LoRA of rank 16 ...`; None without an adapter."""
     config = getattr(model, "peft_config", {}).get(getattr(model, "active_adapter", "default"))
     if config is None:
         return None

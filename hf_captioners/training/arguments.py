@@ -1,4 +1,4 @@
-"""Training arguments: those of transformers' `Seq2SeqTrainingArguments`, and those of captioning."""
+"""Training arguments: transformers' `Seq2SeqTrainingArguments` and additional ones for captioning."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ STATISTICS = ("distinct", "length", "length_ratio", "bad_endings")
 
 
 def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
-    """Check that evaluations compute `metric_for_best_model`: a score of `eval_metrics`, the loss or a statistic.
+    """Check that evaluations compute `metric_for_best_model`: a metric in `eval_metrics`, the loss or a statistic.
 
     Args:
         name: `metric_for_best_model`, with or without `eval_`.
@@ -31,17 +31,17 @@ def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
         ValueError: they do not. The message has the nearest name, or the metric to add.
     """
     best = name.removeprefix("eval_")
-    found = find_metrics(metrics)
-    known = {score: metric for metric, one in METRICS.items() for score in (one.titles or [metric])}
-    computed = [score for score, metric in known.items() if metric in found]
+    selected = find_metrics(metrics)
+    known = {score: metric for metric, function in METRICS.items() for score in (function.titles or [metric])}
+    computed = [score for score, metric in known.items() if metric in selected]
     needed = metric_of(best)
-    if needed is not None and needed not in found:
+    if needed is not None and needed not in selected:
         raise ValueError(
-            f"`metric_for_best_model` is {best!r}, which `eval_metrics` ({', '.join(found)}) does not compute: "
+            f"`metric_for_best_model` is {best!r}, which `eval_metrics` ({', '.join(selected)}) does not compute: "
             f"add {needed} to `eval_metrics`, or choose the best model by another metric."
             f"{did_you_mean(best, [*computed, 'loss'])}"
         )
-    has_own = any(one not in METRICS for one in found)  # which may compute scores of any name
+    has_own = any(function not in METRICS for function in selected)  # which may compute scores of any name
     if best not in (*computed, "loss", *STATISTICS) and not has_own:
         raise ValueError(
             f"`metric_for_best_model` is {best!r}, expected one of {', '.join([*computed, 'loss', *STATISTICS])}."
@@ -67,7 +67,7 @@ NOT_USED = {
 
 @dataclass
 class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
-    """Arguments of `CaptioningTrainer`: all of `Seq2SeqTrainingArguments`, with the defaults of VisualGPT's training.
+    """Arguments of `CaptioningTrainer`: `Seq2SeqTrainingArguments` with VisualGPT's defaults, and more fields.
 
     The defaults are those of the released VisualGPT script: AdamW with learning rate 1e-4, betas 0.9 and 0.999,
     epsilon 1e-8, no weight decay, constant rate, gradient norm clipped at 1, batches of 25 pairs of image and caption,
@@ -252,7 +252,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     _own_features: Path | None = field(init=False, default=None, repr=False, compare=False)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Note the names of the arguments that are given."""
+        """Record the names of the arguments that the caller passes explicitly."""
         arguments = super().__new__(cls)
         names = [one.name for one in fields(cls) if one.init] if args else []
         arguments.given = {*names[: len(args)], *kwargs}
@@ -260,7 +260,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def own_features(self) -> Path:
-        """The folder of the features of this run alone."""
+        """The default folder of this run's cached features."""
         return self._own_features or Path(str(self.output_dir), "features")
 
     def __post_init__(self) -> None:
@@ -315,7 +315,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         self._post_init_with_published_names()
 
     def _pair_strategies(self) -> None:
-        """Let what was not given of evaluations and checkpoints follow the other, so that the best one is saved.
+        """Give evaluations and checkpoints the same schedule if only one is set, so that the best model is saved.
 
         Raises:
             ValueError: both are given and differ.
@@ -325,10 +325,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             self.load_best_model_at_end = False
         if not self.load_best_model_at_end or plans["save_strategy"] == "best":
             return
-        for name, other in (STRATEGIES, STRATEGIES[::-1]):
-            if name in self.given and other not in self.given:
-                setattr(self, other, plans[name])
-                plans[other] = plans[name]
+        for name, counterpart in (STRATEGIES, STRATEGIES[::-1]):
+            if name in self.given and counterpart not in self.given:
+                setattr(self, counterpart, plans[name])
+                plans[counterpart] = plans[name]
         if plans["eval_strategy"] != plans["save_strategy"]:
             raise ValueError(
                 f"`eval_strategy` is {plans['eval_strategy']!r} and `save_strategy` {plans['save_strategy']!r}, and "
@@ -342,7 +342,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
                 setattr(self, name, steps)
 
     def _check_metrics(self) -> None:
-        """Check the names of metrics, and whether that of the best model is computed."""
+        """Check the metric names, and that evaluations compute the metric of the best model."""
         find_metrics(self.eval_metrics)
         if self.caption_tokenizer not in TOKENIZERS:
             raise ValueError(
@@ -354,7 +354,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             require_best_metric(str(self.metric_for_best_model), self.eval_metrics)
 
     def _post_init_with_published_names(self) -> None:
-        """Run the checks of transformers, which would refuse the names of published schedules and optimizers."""
+        """Run transformers' checks, with schedules and optimizers hidden whose names transformers does not know."""
         published = {}
         for name, known, accepted in (("lr_scheduler_type", SCHEDULES, "constant"), ("optim", OPTIMIZERS, "sgd")):
             if getattr(self, name) in known:
@@ -369,7 +369,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             setattr(self, name, value)
 
     def scheduled_sampling_probability(self, epoch: float) -> float:
-        """Return the share of words that the captioner samples itself in an epoch (counted from 0)."""
+        """Return the probability of scheduled sampling in an epoch (counted from 0)."""
         return sampling_probability(
             epoch, self.scheduled_sampling_increase, self.scheduled_sampling_every, self.scheduled_sampling_max
         )

@@ -26,7 +26,7 @@ from hf_captioners.processing.vocabulary import attribute_labels, attribute_word
 from .collator import stack_features
 from .data_arguments import DataArguments, load_training_data
 from .images import CaptionedImages
-from .progress import Say, tell_progress
+from .progress import Say, report_progress
 from .starting import MISSING_VISION_MODEL
 
 logger = logging.get_logger(__name__)
@@ -54,7 +54,7 @@ class AttributeDetectorArguments:
 
 
 class LabelledImages(Dataset):
-    """Images, or their stored features, with the words of their captions.
+    """Data set of images, or stored features, labelled with the words of their captions.
 
     Args:
         rows: see `CaptionedImages`; one view per row.
@@ -79,11 +79,11 @@ class LabelledImages(Dataset):
         return len(self.images)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """Return the item of one image with its labels `[W]`."""
+        """Return an image with its labels `[W]`."""
         return {**self.images[row], "labels": self.labels[row]}
 
     def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Return images or regions of a batch, with labels `[B, W]`."""
+        """Return the batch of images or regions with labels `[B, W]`."""
         labels = torch.from_numpy(np.stack([item["labels"] for item in items]))
         if "region_features" in items[0]:
             regions = stack_features(items)
@@ -95,7 +95,7 @@ class LabelledImages(Dataset):
 def new_detector(
     arguments: AttributeDetectorArguments, words: Sequence[str], region_feature_size: int | None
 ) -> tuple[AttributeDetectorModel, CaptioningImageProcessor | None]:
-    """Return an untrained detector and its image processor, if it reads images.
+    """Return an untrained detector, and its image processor if it reads images.
 
     Args:
         arguments: sizes, and the vision model.
@@ -113,7 +113,7 @@ def new_detector(
 
 @torch.no_grad()
 def start_from_frequencies(detector: AttributeDetectorModel, labels: np.ndarray, regions: int) -> None:
-    """Set the biases so that each word is as probable as it is frequent in the training images.
+    """Initialise the output biases to the log-odds of each word's frequency in the training images.
 
     Args:
         detector: a new detector.
@@ -183,7 +183,7 @@ def train_attribute_detector(
             train_dataset=train_images,
             eval_dataset=validation_images,
             data_collator=train_images.collate,
-            compute_metrics=lambda found: dict(word_metrics(found.predictions, found.label_ids.astype(bool))),
+            compute_metrics=lambda results: dict(word_metrics(results.predictions, results.label_ids.astype(bool))),
             preprocess_logits_for_metrics=lambda outputs, labels: outputs[0],  # the probabilities
         )
         if say is not None and trainer.is_world_process_zero():
@@ -191,7 +191,7 @@ def train_attribute_detector(
                 f"{len(words):,} words; training on {len(train_images):,} images with {regions} regions each, "
                 f"evaluated on {len(validation_images):,} images. The detector will be in {output}."
             )
-            tell_progress(trainer, say)
+            report_progress(trainer, say)
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model()
         if image_processor is not None:
@@ -202,7 +202,7 @@ def train_attribute_detector(
 
 
 def attribute_training_arguments(output_dir: str, **fields: Any) -> TrainingArguments:
-    """Return arguments of the trainer that evaluate after every epoch and keep the best detector."""
+    """Return trainer arguments that evaluate after every epoch and keep the best detector."""
     kept: dict[str, Any] = {
         "eval_strategy": "epoch",
         "save_strategy": "epoch",

@@ -1,4 +1,4 @@
-"""Callbacks of training: the epoch of the sampler, clipping of elements, early stopping, interruptions."""
+"""Training callbacks: epoch of the sampler, gradient clipping, early stopping, interruption."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .images import CaptionSampler
 
 
 class EpochCallback(TrainerCallback):
-    """Callback that sets the epoch of the sampler.
+    """Callback that tells the sampler the current epoch.
 
     Accelerate sets it too, except where several processes resume in the middle of an epoch: there the loader wraps the
     sampler once more than Accelerate expects.
@@ -25,12 +25,12 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the number of the epoch."""
+        """Set the sampler's epoch."""
         self.sampler.set_epoch(int(state.epoch or 0))
 
 
 class ElementClipping(TrainerCallback):
-    """Callback that clips every element of the gradient, as AoANet's and ZoDIAC's programs do (0.1).
+    """Callback that clips every element of the gradient, as the programs of AoANet and ZoDIAC do (at 0.1).
 
     Args:
         largest: maximum absolute value of an element, above 0.
@@ -42,7 +42,7 @@ class ElementClipping(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        """Clip the gradient that all batches of the step have accumulated."""
+        """Clip the gradient accumulated over all batches of the step."""
         torch.nn.utils.clip_grad_value_(model.parameters(), self.largest)
 
 
@@ -75,7 +75,7 @@ class StopWithoutProgress(TrainerCallback):
 
 
 class CheckpointAtInterruption(TrainerCallback):
-    """Callback that writes a checkpoint after the current step and then ends the run by an error.
+    """Callback that writes a checkpoint after the current step and then stops training with an error.
 
     A step that ends an epoch is saved after the evaluation of the epoch, which a resumed run would not make up for.
     Runs of several processes, which are not interrupted at the same step, and runs with `save_only_model` end at once.
@@ -86,7 +86,7 @@ class CheckpointAtInterruption(TrainerCallback):
         self.is_training = False
 
     def end_by(self, error: BaseException) -> bool:
-        """Ask for a checkpoint and an error.
+        """Request a checkpoint, and an error after it.
 
         Returns:
             Whether the run will raise the error: False outside of training, and after an earlier error.
@@ -99,26 +99,26 @@ class CheckpointAtInterruption(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Wait for checkpoints from here on."""
+        """Defer errors until the next checkpoint from now on."""
         self.is_training = args.world_size == 1 and not args.save_only_model
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Ask the trainer for a checkpoint."""
+        """Request a checkpoint from the trainer if an error is pending."""
         if not float(state.epoch or 0.5).is_integer():
             self._ask_for_checkpoint(control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Ask the trainer for a checkpoint."""
+        """Request a checkpoint from the trainer if an error is pending."""
         self._ask_for_checkpoint(control)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Ask the trainer for a checkpoint."""
+        """Request a checkpoint from the trainer if an error is pending."""
         self._ask_for_checkpoint(control)
 
     def _ask_for_checkpoint(self, control: TrainerControl) -> None:
@@ -126,13 +126,13 @@ class CheckpointAtInterruption(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Raise the error."""
+        """Raise the pending error, now that the checkpoint is written."""
         self._raise()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Raise an error that came after the last checkpoint."""
+        """Raise an error that became pending after the last checkpoint."""
         self.is_training = False
         self._raise()
 

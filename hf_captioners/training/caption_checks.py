@@ -1,4 +1,4 @@
-"""Checks of training captions before the first step: unknown words, words without blanks, and captions too long."""
+"""Checks of training captions before the first step: unknown words, missing spaces, and too long captions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_UNKNOWN = 0.2
 """Largest share of unknown tokens."""
 MAX_STRANGE_CAPTIONS = 0.1
 """Largest share of captions without a known word."""
-TOLD_UNKNOWN = 0.05
+MIN_REPORTED_SHARE = 0.05
 """Share of unknown tokens, and of captions that are too long, above which there is a warning."""
 SHOWN = 10  # unknown words in a message
 COUNTED = 20_000  # captions; of more, this number at equal distances is counted
@@ -24,7 +24,7 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class CaptionCounts:
-    """Counts of the tokens of captions.
+    """Counts of known and unknown tokens in captions.
 
     Args:
         captions: counted captions.
@@ -44,12 +44,12 @@ class CaptionCounts:
 
     @property
     def unknown_share(self) -> float:
-        """Share of unknown tokens."""
+        """Share of unknown tokens among all tokens."""
         return self.unknown / max(1, self.tokens)
 
     @property
     def line(self) -> str | None:
-        """Share of unknown tokens in a sentence; None if all are known."""
+        """Sentence about the share of unknown tokens; None if all are known."""
         if not self.unknown:
             return None
         words = ", ".join(f"{word!r} ({count:,})" for word, count in self.unknown_words[:SHOWN])
@@ -60,7 +60,7 @@ class CaptionCounts:
 
 
 def count_tokens(captions: Sequence[str], processor: Any, max_new_tokens: int) -> CaptionCounts:
-    """Count the tokens of captions.
+    """Count the known and unknown tokens of captions.
 
     Args:
         captions: texts; of more than 20,000, about this number at equal distances is counted.
@@ -97,19 +97,19 @@ def count_tokens(captions: Sequence[str], processor: Any, max_new_tokens: int) -
 
 
 def text_for_tokenizer(caption: str, processor: Any) -> str:
-    """Return a caption as the processor gives it to its tokenizer."""
+    """Return a caption as the processor passes it to its tokenizer."""
     normalise = getattr(processor, "normalise_caption", None)
     return caption if normalise is None else processor.text_for_tokenizer(normalise(caption))
 
 
 def _unknown_id(tokenizer: Any) -> int | None:
-    """Return the id of the unknown token; None of tokenizers that have none, such as those of bytes."""
+    """Return the id of the unknown token; None for tokenizers without one, such as byte-level BPE."""
     unknown = tokenizer.unk_token_id
     return None if unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) else unknown
 
 
 def check_training_captions(captions: Sequence[str], processor: Any, args: Any, is_new: bool) -> CaptionCounts:
-    """Check that a captioner can learn training captions; warn if it cannot learn some of them.
+    """Check that a captioner can learn the training captions; warn about captions that it cannot learn.
 
     Args:
         captions: all training captions.
@@ -130,9 +130,9 @@ def check_training_captions(captions: Sequence[str], processor: Any, args: Any, 
             f"{counts.line} {counts.strange:,} captions have no known word. The captioner cannot learn these words: "
             f"{remedy(is_new)}"
         )
-    if counts.unknown_share > TOLD_UNKNOWN:
+    if counts.unknown_share > MIN_REPORTED_SHARE:
         logger.warning_once(f"{counts.line} The captioner cannot learn these words: {remedy(is_new)}")
-    if counts.long > TOLD_UNKNOWN * counts.captions:
+    if counts.long > MIN_REPORTED_SHARE * counts.captions:
         logger.warning_once(
             f"{counts.long:,} of {counts.captions:,} training captions have more tokens, with the end token, than "
             f"`generation_max_new_tokens={args.generation_max_new_tokens}`: generated captions will be shorter than "
@@ -142,7 +142,7 @@ def check_training_captions(captions: Sequence[str], processor: Any, args: Any, 
 
 
 def remedy(is_new: bool) -> str:
-    """Return what to do about unknown words."""
+    """Return advice on unknown words."""
     if is_new:
         return (
             "pass a smaller `min_word_count` or a larger `vocabulary_size`; for another language, see whether "

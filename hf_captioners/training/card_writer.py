@@ -1,4 +1,4 @@
-"""Model cards of training: facts are collected during the run, and written at every save."""
+"""Model cards for trained captioners: facts collected during the run and written at every save."""
 
 import dataclasses
 import enum
@@ -70,7 +70,7 @@ IMPORTANT = (
 
 
 class CardWriter(TrainerCallback):
-    """Callback that records a run and writes its card next to the weights.
+    """Callback that records facts of a run and writes the model card next to the weights.
 
     Attributes:
         saved_step: the step of the weights in the model, where it is not the last step.
@@ -94,7 +94,7 @@ class CardWriter(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock, unless the run resumes from a checkpoint: then its total time is not known."""
+        """Start the timer, unless the run resumes from a checkpoint: then the total time is unknown."""
         self.saved_step = None
         self._began = time.monotonic() if state.global_step == 0 else None
         self._seconds = None
@@ -102,12 +102,12 @@ class CardWriter(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop the clock, so that two saves give the same card."""
+        """Stop the timer, so that repeated saves write the same card."""
         self._seconds, self._began = self.seconds, None
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the run until now; None if it is not known."""
+        """Duration of the run so far in seconds; None if unknown."""
         return self._seconds if self._began is None else round(time.monotonic() - self._began, 1)
 
     def note_evaluation(
@@ -121,7 +121,7 @@ class CardWriter(TrainerCallback):
         generation: dict[str, Any],
         visual_scores: Callable[[int], list[tuple[str, float]]],
     ) -> None:
-        """Record an evaluation.
+        """Record the metrics of an evaluation for the card.
 
         Args:
             step: the training step.
@@ -153,7 +153,7 @@ class CardWriter(TrainerCallback):
         )
 
     def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
-        """Note a sample image for the card and return the file name of its copy; None for stored regions."""
+        """Record a sample image for the card; return the file name of its copy, None for stored regions."""
         if images.image_column == REGIONS:
             return None
         name = re.sub(r"\W", "_", name)
@@ -193,7 +193,7 @@ class CardWriter(TrainerCallback):
             write_small_copy(images.rows[row][images.image_column], place / file)
 
     def facts(self, trainer: Any) -> TrainingFacts:
-        """Return the facts of the run so far."""
+        """Return the facts recorded so far."""
         args, state = trainer.args, trainer.state
         step = state.global_step or None if self.saved_step is None else self.saved_step
         reported, other = reported_arguments(args)
@@ -224,7 +224,7 @@ class CardWriter(TrainerCallback):
 
 
 def write_small_copy(image: Any, path: Path) -> None:
-    """Write an image, or the first of several views, as a small JPEG without metadata."""
+    """Write an image, or the first view of a study, as a small JPEG without metadata."""
     small = read_image(image[0] if isinstance(image, list) else image)
     small.info.clear()
     small.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
@@ -233,7 +233,7 @@ def write_small_copy(image: Any, path: Path) -> None:
 
 
 def training_data_facts(items: Any) -> DataFacts:
-    """Return the description of training data; that of a stream has no numbers."""
+    """Return the card's description of the training data; streams have no counts."""
     if items is None:
         return DataFacts()
     if isinstance(items, StreamedPairs):
@@ -242,7 +242,7 @@ def training_data_facts(items: Any) -> DataFacts:
 
 
 def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
-    """Return the description of a data set, and how much of it was used."""
+    """Return the card's description of a data set and of the part used."""
     info, split = rows.info, None if rows.split is None else str(rows.split)
     whole = (info.splits or {}).get(re.sub(r"\[.*", "", split)) if split else None
     name = info.dataset_name.removeprefix("captions_") if info.dataset_name else None
@@ -260,7 +260,7 @@ def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
 
 
 def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one entry per evaluated step: metrics, and the training loss that was logged last."""
+    """Return one log entry per evaluated step: the metrics and the latest training loss."""
     entries: dict[int, dict[str, Any]] = {}
     train_loss: float | None = None
     for entry in history:
@@ -271,14 +271,14 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if name in entry
         }
         if figures and entry["step"] not in entries:
-            known = {} if train_loss is None else {"train_loss": train_loss}
+            loss = {} if train_loss is None else {"train_loss": train_loss}
             place = {name: entry[name] for name in ("step", "epoch") if name in entry}  # no epoch outside of training
-            entries[entry["step"]] = place | known | figures
+            entries[entry["step"]] = place | loss | figures
     return list(entries.values())
 
 
 def reported_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments that differ from their defaults, and further important ones."""
+    """Return the training arguments for the card: important ones and all that differ from their defaults."""
     reported, other = {}, {}
     for field in dataclasses.fields(args):
         value = plain(getattr(args, field.name))
@@ -293,12 +293,12 @@ def reported_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[st
 
 
 def plain(value: Any) -> Any:
-    """Return the value of an enumeration member; anything else unchanged."""
+    """Return the value of an enumeration member; other objects unchanged."""
     return value.value if isinstance(value, enum.Enum) else value
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a string, a truth value, None, or a sequence of those."""
+    """Return whether a value is a number, string, bool, None, or a sequence of these."""
     if isinstance(value, (list, tuple)):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
@@ -315,13 +315,13 @@ def hardware(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of this library and its dependencies."""
-    found = {"hf-captioners": __version__, "Python": platform.python_version()}
+    versions_by_name = {"hf-captioners": __version__, "Python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions_by_name
 
 
 def started_from(config: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Choice of the best evaluation: by its metric, and by the loss while the metric is equal in all of them."""
+"""Choice of the best evaluation: by the metric, and by the loss while the metric never changes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,14 +40,14 @@ def best_evaluation(
     for place, entry in enumerate(evaluations):
         lead = sign * (entry[metric] - evaluations[best][metric])
         is_flat = is_flat and not lead
-        loss, least = entry.get(LOSS, math.inf), evaluations[best].get(LOSS, math.inf)
-        if lead > 0 or (is_flat and loss < least):
+        loss, smallest = entry.get(LOSS, math.inf), evaluations[best].get(LOSS, math.inf)
+        if lead > 0 or (is_flat and loss < smallest):
             best = place
     return len(evaluations) - 1 - best, dict(evaluations[best])
 
 
 def equal_metric(history: Sequence[Mapping[str, Any]], metric: str) -> str | None:
-    """Return a sentence about a metric that is equal in all evaluations; None if it differs, or there is only one."""
+    """Return a sentence about a metric with the same value in all evaluations; None if the values differ."""
     evaluations = [entry for entry in history if metric in entry]
     values = {entry[metric] for entry in evaluations}
     if len(evaluations) < 2 or len(values) > 1 or metric == LOSS:

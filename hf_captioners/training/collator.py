@@ -1,4 +1,4 @@
-"""Encoding of images and captions, and the collator that makes batches of tensors of them."""
+"""Encoders of images and captions, and the data collator that batches them as tensors."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from .streams import SKIPPED
 
 
 class CaptionEncoder(Protocol):
-    """Interface of the encoders that the collator and the evaluation use."""
+    """Interface of encoders of images and captions, for the collator and the evaluation."""
 
     declared_inputs: Mapping[str, str]  # columns that the model reads besides images, see `CaptionedImages`
 
@@ -30,44 +30,44 @@ class CaptionEncoder(Protocol):
         ...
 
     def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
-        """Return the padded model inputs of the columns in `declared_inputs` of B images."""
+        """Return the padded model inputs for further columns of B images (`declared_inputs`), such as attributes."""
         ...
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return `labels` `[B, T]` and the text inputs that the model needs with them."""
+        """Return `labels` `[B, T]` and the text inputs that the model needs for them."""
         ...
 
     def with_captions(self, inputs: dict[str, Tensor], captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return the model inputs of B images (see `encode_images`) with their captions, with `labels`."""
+        """Return the model inputs for B images with captions, including `labels`."""
         ...
 
     def without_prompt(self, sequences: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the tokens of captions in the output of `generate()`, which may begin with a prompt."""
+        """Return generated tokens without a leading prompt, if the model repeats the prompt."""
         ...
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the captions of generated tokens `[B, T]`."""
+        """Decode generated tokens `[B, T]` to captions."""
         ...
 
 
 class SeparateCaptions:
-    """Part of encoders whose inputs of images and of captions have different names."""
+    """Mixin for encoders whose image inputs and caption inputs have different names."""
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return the inputs of captions, see `CaptionEncoder`."""
+        """Return the model inputs for captions, see `CaptionEncoder`."""
         raise NotImplementedError
 
     def with_captions(self, inputs: dict[str, Tensor], captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return the model inputs of images with those of their captions."""
+        """Return the model inputs for images and captions together."""
         return {**inputs, **self.encode_captions(captions)}
 
     def without_prompt(self, sequences: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the sequences: there is no prompt."""
+        """Return the sequences unchanged: there is no prompt."""
         return sequences
 
 
 class ProcessorEncoder(SeparateCaptions):
-    """Encoder for the processors of this library.
+    """Encoder that uses a processor of this library.
 
     Args:
         processor: a `CaptioningProcessor`.
@@ -79,7 +79,7 @@ class ProcessorEncoder(SeparateCaptions):
         self.declared_inputs: Mapping[str, str] = processor.input_columns
 
     def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
-        """Return the padded inputs that the model declares, words as ids, see `CaptioningProcessor.pad_columns`."""
+        """Return the padded model inputs for further columns, words as ids; see `CaptioningProcessor.pad_columns`."""
         padded = self.processor.pad_columns(columns, images)
         return {name: torch.from_numpy(values) for name, values in padded.items()}
 
@@ -90,11 +90,11 @@ class ProcessorEncoder(SeparateCaptions):
         return dict(self.processor(**{argument: [item[column] for item in images]}, return_tensors="pt"))
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return `labels` `[B, T]`: tokens and end token, padded with the ignored label."""
+        """Return `labels` `[B, T]`: caption tokens and end token, padded with the ignored label."""
         return dict(self.processor(text_target=list(captions), max_length=self.max_tokens, return_tensors="pt"))
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the captions of generated tokens `[B, T]`."""
+        """Decode generated tokens `[B, T]` to captions."""
         return self.processor.post_process_image_text_to_text(tokens)
 
 
@@ -127,7 +127,7 @@ class ForeignEncoder(SeparateCaptions):
             )
 
     def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
-        """Return nothing: captioners of transformers declare no further inputs."""
+        """Return nothing: captioners of transformers read no further columns."""
         return {}
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
@@ -145,7 +145,7 @@ class ForeignEncoder(SeparateCaptions):
         return {"pixel_values": self.image_processor(opened, return_tensors="pt")["pixel_values"]}
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return `labels` `[B, T]` and, where the model shifts them, `input_ids` and `attention_mask` `[B, T]`."""
+        """Return `labels` `[B, T]`; also `input_ids` and `attention_mask` `[B, T]` where the model shifts labels."""
         kept = None if self.max_tokens is None else self.max_tokens - 1
         rows = self.tokenizer(list(map(composed, captions)), add_special_tokens=False)["input_ids"]
         rows = [[*row[:kept], self.end] for row in rows]
@@ -161,7 +161,7 @@ class ForeignEncoder(SeparateCaptions):
         return {"input_ids": input_ids, "attention_mask": real.long(), "labels": labels}
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the captions of generated tokens `[B, T]`."""
+        """Decode generated tokens `[B, T]` to captions."""
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
@@ -203,7 +203,7 @@ def _pad_tokens(rows: list[list[int]], value: int) -> Tensor:
 
 @dataclass
 class CaptionCollator:
-    """Collator of B items of `CaptionPairs` (with labels) or of `CaptionedImages` (without).
+    """Data collator for B items of `CaptionPairs` (with labels) or `CaptionedImages` (without).
 
     Args:
         encoder: encodes images and captions.
@@ -215,7 +215,7 @@ class CaptionCollator:
     share_images: bool = False
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Return `pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions also `labels`.
+        """Return `pixel_values`, or `region_features`, `region_boxes`, `region_mask`; with captions also `labels`.
 
         Further inputs that the model declares are padded, see `CaptioningProcessor.pad_columns`.
         """
@@ -235,13 +235,13 @@ class CaptionCollator:
 
 
 def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Return the first item of each image, if all images have the same number of consecutive items."""
+    """Return the first item of each image, if every image has the same number of consecutive items."""
     runs = [len(list(run)) for _, run in itertools.groupby(item["row"] for item in items)]
     return items[:: runs[0]] if len(set(runs)) == 1 else items
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Stack the stored features of B images as `[B, R, D]` float32, with boxes `[B, R, 4]` and mask `[B, R]`."""
+    """Stack stored features of B images to `[B, R, D]` float32, with boxes `[B, R, 4]` and mask `[B, R]`."""
     counts = np.array([len(item["region_features"]) for item in items])
     columns: dict[str, Tensor] = {
         name: torch.from_numpy(_pad_regions([item[name] for item in items], counts)).float()
@@ -254,7 +254,7 @@ def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
 
 
 def _pad_regions(rows: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """Pad rows `[R_i, ...]` with zeros to `[B, R, ...]`."""
+    """Pad the region rows `[R_i, ...]` of each image with zeros, to `[B, R, ...]`."""
     if (counts == counts[0]).all():
         return np.stack(rows)
     padded = np.zeros((len(rows), counts.max(), *rows[0].shape[1:]), rows[0].dtype)

@@ -1,4 +1,4 @@
-"""Cross-validation: the images of a data set in parts, each of which is captioned after a training on the others."""
+"""Cross-validation: each part of a data set is captioned by a model trained on the other parts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class CrossValidationPlan:
-    """Plan of a cross-validation, which a resumed one must repeat.
+    """Plan of a cross-validation; a resumed run must have the same plan.
 
     Args:
         parts: the ids of the images of each part.
@@ -40,7 +40,7 @@ class CrossValidationPlan:
 
     @classmethod
     def of(cls, rows: Dataset, folds: int, seed: int, arguments: Mapping[str, Any]) -> "CrossValidationPlan":
-        """Draw the parts.
+        """Make a plan: divide the images at random.
 
         Raises:
             ValueError: there are fewer images than parts, or a training would have fewer than two images.
@@ -49,7 +49,7 @@ class CrossValidationPlan:
         return cls(draw_parts(rows[IMAGE_ID], folds, seed), seed, describe_rows(rows), texts)
 
     def settle(self, output_dir: str | Path, resume: bool) -> Path:
-        """Write the plan, or compare it with that of the run that is resumed.
+        """Write the plan to the output folder, or check that a resumed run has the same plan.
 
         Args:
             output_dir: output directory of the run.
@@ -78,18 +78,18 @@ class CrossValidationPlan:
         except (ValueError, RecursionError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({error}). Pass a different `output_dir`.") from error
         plan = json.loads(json.dumps(asdict(self)))
-        others = {"data": "images or captions", "arguments": "arguments", "parts": "numbers of parts"}
-        for name, what in others.items():
+        nouns = {"data": "images or captions", "arguments": "arguments", "parts": "numbers of parts"}
+        for name, noun in nouns.items():
             if before.get(name) != plan[name]:
                 raise ValueError(
-                    f"{folder} was begun with other {what}. Repeat the first command with "
+                    f"{folder} was begun with other {noun}. Repeat the first command with "
                     "`resume`, or pass a different `output_dir`."
                 )
         return folder
 
 
 def draw_parts(names: Sequence[str], folds: int, seed: int) -> list[list[str]]:
-    """Draw parts of images at random, whose sizes differ by at most one.
+    """Divide images at random into parts whose sizes differ by at most one.
 
     Raises:
         ValueError: there are fewer images than parts, or a training would have fewer than two images.
@@ -109,7 +109,7 @@ def draw_parts(names: Sequence[str], folds: int, seed: int) -> list[list[str]]:
 
 
 def require_no_run(training: CaptioningTrainingArguments, resume: bool) -> None:
-    """Check before any part is trained that the last training can write into its folder.
+    """Check, before training, that the final model can be written to its output folder.
 
     Raises:
         FileExistsError: the output directory holds a run, and `resume` is not set.
@@ -119,7 +119,7 @@ def require_no_run(training: CaptioningTrainingArguments, resume: bool) -> None:
 
 
 def rows_to_divide(data: DataArguments, training: CaptioningTrainingArguments) -> Dataset:
-    """Load the images that a cross-validation divides.
+    """Load the images for cross-validation.
 
     Raises:
         ValueError: the arguments do not go together with a cross-validation.

@@ -1,4 +1,4 @@
-"""The data of a training run: arguments, splits, held-out images, subsets and stored features."""
+"""Data of a training run: arguments, splits, held-out images, subsets and stored features."""
 
 import logging
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ STORED_ONLY = ("features", "train_share", "subset", "attributes")  # arguments t
 
 @dataclass
 class DataArguments:
-    """Arguments of the data of a training run.
+    """Arguments for the data of a training run.
 
     Args:
         dataset: name of a data set of `load_captions`.
@@ -131,7 +131,7 @@ class DataArguments:
     )
 
     def __post_init__(self) -> None:
-        """Check arguments that exclude each other."""
+        """Check for arguments that exclude each other."""
         self.drawn: CaptionSubset | None = None
         self.left_out: list[Problem] = []
         self.held_out: HeldOut | None = None
@@ -152,11 +152,11 @@ class DataArguments:
 
     @property
     def folder(self) -> str | None:
-        """The folder of the data set."""
+        """Path of the data set's folder."""
         return self.data_dir or self.train_dir
 
     def load(self, folder: str | None, split: str | None = None) -> Any:
-        """Load all splits of the data set, or one, without images that cannot be read; see `left_out`."""
+        """Load one or all splits of the data set without unreadable images, which `left_out` lists."""
         options, report = read_named_values(self.data_options, "data_options"), DataReport()
         if self.follow_links:
             options["follow_links"] = True
@@ -176,11 +176,11 @@ class DataArguments:
 
     @property
     def generation_arguments(self) -> dict[str, int]:
-        """Data-set-specific defaults of generation, for example of radiology reports, as training arguments."""
+        """Data-set-specific generation defaults, for example for radiology reports, as training arguments."""
         return {f"generation_{name}": value for name, value in generation_defaults(self.dataset).items()}
 
     def reduced(self, rows: Dataset, seed: int) -> Dataset:
-        """Return the subset of the training rows that the arguments ask for, and keep it in `drawn`.
+        """Draw the requested subset of the training data, and store it in `drawn`.
 
         Raises:
             ValueError: see `draw_subset` and `CaptionSubset.of`.
@@ -193,7 +193,7 @@ class DataArguments:
         return rows if self.drawn is None else self.drawn.of(rows)
 
     def test_rows(self, split: str) -> Dataset:
-        """Load a split for the test, or its stored features.
+        """Load the images, or stored features, of the test split.
 
         Raises:
             ValueError: there is no such split.
@@ -201,7 +201,7 @@ class DataArguments:
         return self.with_features(self.load(self.folder, split), split)
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
-        """Return rows with stored features instead of images, if features are used."""
+        """Replace images by stored features, if the arguments name a feature file."""
         return rows if self.features is None else with_regions(rows, self.regions_of(split))
 
     def regions_of(self, split: str) -> RegionSource:
@@ -244,8 +244,8 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
         return data.with_features(train.select(kept), "train"), None
     if data.validation_dir is not None:
         train = data.reduced(train, seed)
-        others = data.load(data.validation_dir)
-        return train, others["validation"] if "validation" in others else others[next(iter(others))]
+        held_out = data.load(data.validation_dir)
+        return train, held_out["validation"] if "validation" in held_out else held_out[next(iter(held_out))]
     if data.streaming and "validation" not in splits:
         raise ValueError(
             f"`streaming`: {data.folder or data.dataset} has no split 'validation', and images of a stream cannot "
@@ -261,9 +261,9 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
 
 
 def with_oracle_attributes(rows: Dataset, words: Sequence[str]) -> Dataset:
-    """Add the column `attributes`: the words of an image's own captions among `words`, most frequent first."""
-    found = attribute_labels(rows["captions"], words)
-    column = [[words[index] for index in of_image.nonzero()[0]] for of_image in found]
+    """Add the column `attributes`: words of an image's own captions that are in `words`, most frequent first."""
+    labels = attribute_labels(rows["captions"], words)
+    column = [[words[index] for index in of_image.nonzero()[0]] for of_image in labels]
     source = region_source_of(rows)
     rows = rows.with_format(None)
     rows = rows.remove_columns([name for name in ("attributes",) if name in rows.column_names])
@@ -272,14 +272,14 @@ def with_oracle_attributes(rows: Dataset, words: Sequence[str]) -> Dataset:
 
 
 def fit_to_features(start: ModelArguments, data: DataArguments) -> None:
-    """Set `region_feature_size` of a new captioner that has stored features instead of a vision model."""
+    """Set `region_feature_size` of a new captioner to the size of its stored features."""
     if data.features is not None and start.model is None and start.vision_model is None:
         size = data.regions_of("train").feature_size
         start.model_config = {"region_feature_size": size} | start.config_fields()  # type: ignore[assignment]
 
 
 def hold_out(rows: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Split rows at random into training and held-out images, and log the numbers.
+    """Split a data set at random into training and held-out images, and log the numbers.
 
     Args:
         rows: captioned images.

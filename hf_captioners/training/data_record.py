@@ -1,4 +1,4 @@
-"""Record of the data of a run, so that the run resumes on the same images and captions only."""
+"""Record of a run's training data, so that the run resumes on the same images and captions only."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ def resumed_data(
     allow_changed: bool = False,
     is_main: bool = True,
 ) -> list[str]:
-    """Check that a resumed run has the data of its earlier steps, and record the data in the output folder.
+    """Check that a resumed run has the same data as before, and record the data in the output folder.
 
     Args:
         output: output folder of the run.
@@ -63,7 +63,7 @@ def resumed_data(
 
 
 def describe_rows(rows: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the number of images and digests of their names, order, captions and file sizes.
+    """Return the number of images, and digests of their names, order, captions and file sizes.
 
     Of a stream, these are those of its first rows.
     """
@@ -93,7 +93,7 @@ def _digests(names: list[str], captions: Iterable[list[str]], sizes: Iterable[in
 
 
 def _sizes(rows: Dataset) -> Iterator[int]:
-    """Yield the sizes of the image files of each row, summed; nothing if the images are stored in the rows."""
+    """Yield the total file size of each row's images; nothing if images are stored in the rows."""
     column = next((name for name in (IMAGE, IMAGES) if name in rows.column_names), None)
     if column is None or not len(rows):
         return
@@ -110,7 +110,7 @@ def _digest(value: Any) -> str:
 
 
 def changes_between(before: Mapping[str, Any] | None, now: Mapping[str, Any], purpose: str) -> list[str]:
-    """Return messages on how the images, captions or file sizes differ between two descriptions of a data set.
+    """Return messages about the differences between two data descriptions: images, captions or file sizes.
 
     Args:
         before: see `describe_rows`. None: there were no rows.
@@ -131,7 +131,7 @@ def changes_between(before: Mapping[str, Any] | None, now: Mapping[str, Any], pu
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the record of a run; None if it has none, because it began with an earlier version.
+    """Read the data record of a run; None for a run of an earlier version without a record.
 
     Raises:
         ValueError: the record is damaged.
@@ -140,7 +140,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     try:
         content = json.loads(read_text_inside(path, limit=MAX_TABLE_BYTES))
-        if not all(isinstance(one, dict) for name, one in content.items() if name != CHANGES):
+        if not all(isinstance(description, dict) for name, description in content.items() if name != CHANGES):
             raise TypeError("a description is no object")
         if not all(isinstance(change, str) for change in content.get(CHANGES, [])):
             raise TypeError("a change is no text")

@@ -1,4 +1,4 @@
-"""Evaluation of captions: generation settings, metrics against all references, and the file of captions."""
+"""Evaluation of captions: generation settings, metrics against all references, and caption files."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ STATISTICS = ("distinct", "length", "bad_endings")  # of `caption_health`
 
 
 def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the model's generation configuration with other settings, which samples only if they say so.
+    """Return a copy of the model's generation configuration with other settings; sampling is off unless set.
 
     Args:
         model: the captioner; its own configuration does not change.
@@ -44,7 +44,7 @@ def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -
 
 @contextmanager
 def generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Generate with these settings only: `generate()` fills unset ones from the model's own configuration.
+    """Context manager: `generate()` uses these settings only, not the model's own generation configuration.
 
     Args:
         model: the captioner, perhaps wrapped in an adapter.
@@ -52,16 +52,16 @@ def generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     part: Any = generating_part(base)
-    own, part.generation_config = part.generation_config, config
+    previous, part.generation_config = part.generation_config, config
     try:
         yield
     finally:
-        part.generation_config = own
+        part.generation_config = previous
 
 
 @contextmanager
 def packed_weights(model: Any) -> Iterator[None]:
-    """Generate with packed weights on a CPU inside, see `optimize_for_generation`; training knows nothing of them.
+    """Context manager: generation on a CPU uses packed weights, see `optimize_for_generation`.
 
     Args:
         model: the captioner, perhaps wrapped in an adapter. One of another library is left as it is.
@@ -86,13 +86,13 @@ def caption_batch(
     precision: AbstractContextManager[Any],
     seed: int | None = None,
 ) -> torch.Tensor:
-    """Generate the tokens `[B, T]` of the best caption of each image of a batch; see `seeded` for `seed`."""
+    """Generate the best caption of each image of a batch as tokens `[B, T]`; see `seeded` for `seed`."""
     with precision, generating_by(model, generation_config), seeded(seed, batch):
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 
 def caption_statistics(words: Sequence[str], reference_words: Sequence[Sequence[str]] = ()) -> dict[str, float]:
-    """Compute statistics of captions that do not depend on their content and reveal a collapse early.
+    """Compute statistics of captions, such as length and distinct captions, that reveal a collapse early.
 
     Args:
         words: tokenised captions.
@@ -123,7 +123,7 @@ def caption_statistics(words: Sequence[str], reference_words: Sequence[Sequence[
 
 
 class MetricResult(dict[str, float]):
-    """Metrics by name, with the conditions under which they were computed.
+    """Metric values by name, with the conditions of their computation.
 
     Attributes:
         conditions: `variants` (the exact definition of each metric), `tokenizer` and `document_frequency`.
@@ -132,7 +132,7 @@ class MetricResult(dict[str, float]):
     conditions: dict[str, Any]
 
     def __or__(self, others: Any) -> "MetricResult":  # type: ignore[override]
-        """Return these metrics joined with others, under the same conditions."""
+        """Return the union of two results; the conditions stay."""
         joined = MetricResult({**self, **others})
         joined.conditions = self.conditions
         return joined
@@ -145,7 +145,7 @@ def score_captions(
     tokenizer: str = "ptb",
     tokenize: Callable[[Sequence[str]], list[str]] | None = None,
 ) -> MetricResult:
-    """Score captions against all references of their images, and compute their statistics.
+    """Score captions against all references of their images, and compute caption statistics.
 
     Args:
         captions: one caption per image.
@@ -174,14 +174,14 @@ def score_captions(
     from hf_captioners.metrics.compute import check_choice
 
     check_choice(metrics, tokenizer)
-    known = [row for row, texts in enumerate(references) if texts]
-    if not known:
+    with_references = [row for row, texts in enumerate(references) if texts]
+    if not with_references:
         raise ValueError(f"None of the {len(captions)} evaluation images has a reference caption.")
-    require_blanks([text for row in known for text in references[row]], tokenizer)
+    require_blanks([text for row in with_references for text in references[row]], tokenizer)
     split = caption_tokenizer(tokenizer) if tokenize is None else tokenize
-    words, reference_words = split(captions), [split(references[row]) for row in known]
+    words, reference_words = split(captions), [split(references[row]) for row in with_references]
     # Texts are tokenised once, for the metrics and the statistics.
-    result = compute_caption_metrics([words[row] for row in known], reference_words, tuple(metrics), "none")
+    result = compute_caption_metrics([words[row] for row in with_references], reference_words, tuple(metrics), "none")
     scores = {name: value for name, value in result.items() if isinstance(value, float)}
     joined = MetricResult(scores | caption_statistics(words, reference_words))
     joined.conditions = {name: result[name] for name in ("variants", "document_frequency") if name in result}

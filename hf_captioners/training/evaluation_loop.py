@@ -1,4 +1,4 @@
-"""Evaluation of captioners by their generated captions, the part of `CaptioningTrainer` that does not train."""
+"""Evaluation of captioners by generated captions: the part of `CaptioningTrainer` without training."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ from .streams import in_memory
 
 
 class CaptionEvaluationTrainer(HubTrainer):
-    """Trainer that evaluates a captioner by the captions that it generates.
+    """Trainer that evaluates a captioner by its generated captions.
 
     Attributes:
         encoder: encodes images and captions, and decodes tokens.
@@ -54,11 +54,11 @@ class CaptionEvaluationTrainer(HubTrainer):
 
     @property
     def base_model(self) -> PreTrainedModel:
-        """Captioner without adapters."""
+        """The captioner without adapter layers."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def attach_features(self, images: CaptionedImages) -> None:
-        """Replace images by their stored features, if the vision model is frozen and caching is on."""
+        """Replace images by stored features, if the vision model is frozen and caching is on."""
         if images.source is not None:
             require_own_features(self.base_model, self.processing_class, images.source)
         usable = self.args.cache_features and can_cache(self.base_model) and images.image_column != REGIONS
@@ -129,7 +129,7 @@ class CaptionEvaluationTrainer(HubTrainer):
     def test(
         self, rows: Dataset, metrics: Sequence[str] | None = None, tokenizer: str | None = None, **gen_kwargs: Any
     ) -> MetricResult:
-        """Caption a data set with the trained captioner; the card of the next save reports the metrics.
+        """Caption a test set; the next saved card reports the metrics.
 
         Args:
             rows: captioned images.
@@ -140,19 +140,19 @@ class CaptionEvaluationTrainer(HubTrainer):
         Returns:
             The metrics and statistics of `evaluate`, without a prefix and without speed, and their `conditions`.
         """
-        asked = self.args.eval_metrics if metrics is None else metrics
-        captions, figures = self._measure(self._images_of(rows), asked, tokenizer, gen_kwargs)
+        metric_names = self.args.eval_metrics if metrics is None else metrics
+        captions, figures = self._measure(self._images_of(rows), metric_names, tokenizer, gen_kwargs)
         self._note_on_card("test", rows, captions, figures, gen_kwargs)
         return figures
 
     def _measure(
         self, images: CaptionedImages, metrics: Sequence[str], tokenizer: str | None, gen_kwargs: dict[str, Any]
     ) -> tuple[list[str], MetricResult]:
-        """Caption images, and compute everything that `evaluate` and `test` report about the captions."""
+        """Caption images and compute all metrics for `evaluate` and `test`."""
         captions = self._caption_images(images, **gen_kwargs)
-        own = self.args.caption_tokenizer
-        tokenize = self.tokenize_captions if tokenizer in (None, own) else None
-        figures = score_captions(captions, images.captions, metrics, tokenizer or own, tokenize)
+        default = self.args.caption_tokenizer
+        tokenize = self.tokenize_captions if tokenizer in (None, default) else None
+        figures = score_captions(captions, images.captions, metrics, tokenizer or default, tokenize)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(images)
             require_finite_loss(figures["loss"], f"The evaluation loss at step {self.state.global_step}", self)
@@ -168,7 +168,7 @@ class CaptionEvaluationTrainer(HubTrainer):
 
     @torch.no_grad()
     def _diagnose(self, images: CaptionedImages, captions: list[str]) -> dict[str, float]:
-        """Log the first images with their captions to the tools of `report_to`.
+        """Log the first images with their captions to the tools in `report_to`.
 
         Returns:
             The mean visual gate of each layer over these captions, for captioners with such gates.
@@ -189,7 +189,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
 
     def _scored_words(self, images: CaptionedImages, captions: list[str], row: int) -> list[tuple[str, float]]:
-        """Return the words of a caption with their visual scores, for captioners that have such scores."""
+        """Return the words of a caption with their visual scores, if the captioner computes such scores."""
         if not getattr(self.base_model, "has_visual_scores", False) or not captions[row]:
             return []
         with self.accelerator.autocast():
@@ -198,7 +198,7 @@ class CaptionEvaluationTrainer(HubTrainer):
             )
 
     def _captioned_batch(self, images: CaptionedImages, captions: list[str], rows: Iterable[int]) -> dict[str, Any]:
-        """Return images and their generated captions as model inputs, and set the model to evaluation mode."""
+        """Return the model inputs for images with their generated captions; the model is set to evaluation mode."""
         self.model.eval()
         batch = self.data_collator([{**images[row], "caption": captions[row]} for row in rows])
         return self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
@@ -218,7 +218,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         return self._caption_images(self._images_of(rows), **gen_kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse the `predict` of transformers, whose `PredictionOutput` holds token ids and logits.
+        """Raise an error: `PredictionOutput` of transformers holds token ids and logits, not captions.
 
         Raises:
             NotImplementedError: always.
@@ -252,7 +252,7 @@ class CaptionEvaluationTrainer(HubTrainer):
 
     @torch.no_grad()
     def caption_loss(self, images: CaptionedImages) -> float:
-        """Compute the mean negative log-likelihood of all tokens of all references.
+        """Compute the mean negative log-likelihood per token of all references.
 
         Label smoothing and other loss settings have no effect. For captioners of transformers it is the mean of their
         own loss.
@@ -273,13 +273,13 @@ class CaptionEvaluationTrainer(HubTrainer):
         return float(total[0] / total[1])
 
     def _images_of(self, rows: Dataset) -> CaptionedImages:
-        """Return the wrapped form of a data set, with stored features where they are used."""
+        """Return the data set wrapped as `CaptionedImages`, with stored features where used."""
         images = self._wrapped(rows)
         self.attach_features(images)
         return images
 
     def _wrapped(self, rows: Dataset) -> CaptionedImages:
-        """Return the wrapped form of a data set, made once per data set."""
+        """Return the data set wrapped as `CaptionedImages`, cached per data set."""
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
@@ -288,7 +288,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         return self._evaluated[id(rows)][1]
 
     def _own_share(self, items: TorchDataset, work: str, unit: str) -> Any:
-        """Yield the batches of this process's part of a data set, on its device."""
+        """Yield the batches of the data set that this process evaluates, on its device."""
         share = Subset(items, range(self.args.process_index, len(items), self.args.world_size))  # type: ignore[arg-type]
         loader = DataLoader(
             share,

@@ -1,4 +1,4 @@
-"""Recipes for training a captioner further on few images: settings of a training run, by name.
+"""Default training settings ("recipes") for fine-tuning a captioner on few images.
 
 | recipe | training |
 |---|---|
@@ -65,7 +65,7 @@ OF_EVALUATIONS = ("metric_for_best_model", "load_best_model_at_end", "early_stop
 def with_recipe(
     arguments: CaptioningTrainingArguments, recipe: str, model: Any, images: int | None = None
 ) -> tuple[CaptioningTrainingArguments, str | None]:
-    """Return the arguments of a run with the settings of a recipe.
+    """Return training arguments with a recipe's settings.
 
     Args:
         arguments: the arguments; those in `given` stay as they are.
@@ -99,7 +99,7 @@ def with_recipe(
 
 
 def follows_instruction(model: Any) -> bool:
-    """Return whether a captioner is one of transformers that captions by an instruction."""
+    """Return whether a model is a captioner of transformers that follows instructions."""
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     return model_type in TRANSFORMERS_CAPTIONERS and model_type not in IMAGE_CAPTIONERS
 
@@ -132,8 +132,8 @@ def _merged(arguments: CaptioningTrainingArguments, recipe: str) -> CaptioningTr
             "`start_weight=0`, which saves the trained weights."
         )
     if recipe == REWARDS_RECIPE:
-        given = {name: getattr(arguments, name) for name in arguments.given if hasattr(arguments, name)}
-        return SCSTArguments(**settings, **given)
+        explicit = {name: getattr(arguments, name) for name in arguments.given if hasattr(arguments, name)}
+        return SCSTArguments(**settings, **explicit)
     changed = copy.copy(arguments)
     for name, value in settings.items():
         setattr(changed, name, value)
@@ -141,7 +141,7 @@ def _merged(arguments: CaptioningTrainingArguments, recipe: str) -> CaptioningTr
 
 
 def why_no_rewards(arguments: CaptioningTrainingArguments, model: Any) -> str | None:
-    """Return why rewards cannot train a captioner: it must be whole, and its captions must not need others."""
+    """Return why a captioner cannot be trained on rewards, for example sharded weights; None if it can."""
     launched = any(os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED"))
     if "scst" in arguments.given and not isinstance(arguments, SCSTArguments):
         return "`scst` is false"

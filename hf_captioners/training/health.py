@@ -1,4 +1,4 @@
-"""Health of a run: checks of training captions, of losses and weights, and examples for logging tools."""
+"""Health checks of training: captions, losses and weights, and example captions for logging tools."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ AT_ONCE = 1000  # captions that are encoded together
 
 
 def warn_of_wordless(images: CaptionedImages) -> None:
-    """Warn of captions of punctuation or emoji only, of which there is nothing to learn but their end."""
+    """Warn about captions without words, of punctuation or emoji only, from which nothing can be learned."""
     empty = [
         (row, caption)
         for row, captions in enumerate(images.captions)
@@ -45,7 +45,7 @@ def warn_of_wordless(images: CaptionedImages) -> None:
 
 
 def positions_of(model: PreTrainedModel) -> int | None:
-    """Return the largest number of tokens that the decoder reads; None if there is no limit, or an unknown one."""
+    """Return the maximum caption length of the decoder in tokens; None if unlimited or unknown."""
     config = model.config
     for name in ("text_config", "decoder"):
         part = getattr(config, name, None)
@@ -57,7 +57,7 @@ def positions_of(model: PreTrainedModel) -> int | None:
 def require_short_captions(
     images: CaptionedImages, encoder: CaptionEncoder, model: PreTrainedModel, name: str
 ) -> None:
-    """Check that the decoder has a position for each token of each caption.
+    """Check that no caption is longer than the decoder's maximum length.
 
     Args:
         images: the images with their captions.
@@ -94,7 +94,7 @@ def require_short_captions(
 
 
 def _lengths(texts: Sequence[tuple[int, str]], first: int, encoder: CaptionEncoder) -> Sequence[int]:
-    """Return the number of tokens of each of the next captions."""
+    """Return the number of tokens of each caption in the next batch."""
     encoded: dict[str, Any] = encoder.encode_captions([text for _, text in texts[first : first + AT_ONCE]])
     if "attention_mask" in encoded:  # of a model that reads the begin token too
         return encoded["attention_mask"].sum(1).tolist()
@@ -102,11 +102,11 @@ def _lengths(texts: Sequence[tuple[int, str]], first: int, encoder: CaptionEncod
 
 
 class DivergenceError(FloatingPointError):
-    """The loss or the weights of a training run are not finite."""
+    """The loss or the weights are not finite: training has diverged."""
 
 
 def require_finite_loss(loss: float, name: str, trainer: Any) -> None:
-    """Check a loss.
+    """Raise an error if the loss is NaN or infinite.
 
     Args:
         loss: its value.
@@ -121,7 +121,7 @@ def require_finite_loss(loss: float, name: str, trainer: Any) -> None:
 
 
 def require_targets(labels: Tensor | None, step: int) -> None:
-    """Check the labels of a batch whose loss is not finite.
+    """Check that a batch has labels, after its loss was NaN or infinite.
 
     Raises:
         ValueError: all labels are ignored, so that the loss is a mean over nothing.
@@ -134,7 +134,7 @@ def require_targets(labels: Tensor | None, step: int) -> None:
 
 
 def require_finite_weights(trainer: Any) -> None:
-    """Check the weights of a trainer before they are saved.
+    """Check that all weights are finite before they are saved.
 
     Raises:
         DivergenceError: a weight is not finite.
@@ -147,7 +147,7 @@ def require_finite_weights(trainer: Any) -> None:
 
 
 def remedy(trainer: Any) -> str:
-    """Return what to try, and where the last good weights are, as text.
+    """Return advice after a divergence: settings to try, and the last good checkpoint.
 
     The weights of the current step are those that diverged, so the last good ones are of an earlier step.
     """
@@ -164,7 +164,7 @@ def remedy(trainer: Any) -> str:
 
 @dataclass(frozen=True)
 class CaptionedExample:
-    """Evaluation image with its generated caption and its references.
+    """Evaluation image with its generated caption and references.
 
     Args:
         image: RGB.
@@ -178,12 +178,12 @@ class CaptionedExample:
 
     @property
     def text(self) -> str:
-        """Caption and first reference in one line."""
+        """Generated caption and first reference on one line."""
         return f"{self.caption}  (reference: {self.references[0]})" if self.references else self.caption
 
 
 def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample], step: int) -> None:
-    """Log examples to the logging tools of a trainer that can show images.
+    """Log example captions to those of the trainer's logging tools that can show images.
 
     Args:
         callbacks: all callbacks of the trainer; those of transformers' integrations keep their tool in an attribute.

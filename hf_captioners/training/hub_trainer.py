@@ -1,4 +1,4 @@
-"""`HubTrainer`: a trainer that writes a card with every saved model and pushes whole checkpoints."""
+"""`HubTrainer`: trainer that writes a model card with every saved model and pushes complete checkpoints."""
 
 import copy
 import os
@@ -32,7 +32,7 @@ ADVICE = (
 
 
 class HubTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that describes and pushes what it saves.
+    """`Seq2SeqTrainer` that writes model cards and pushes saved models to the Hub.
 
     Every save also writes `card_facts.json` and `README.md`. With `push_to_hub=True` every save becomes one commit of
     the files that are needed to use the model, instead of the whole output directory: no optimizer, no stored
@@ -57,21 +57,21 @@ class HubTrainer(Seq2SeqTrainer):
 
     @contextmanager
     def _without_secrets(self) -> Iterator[None]:
-        """Hide access tokens while transformers pickles the arguments into `training_args.bin`."""
-        own = self.args
-        self.args = without_secrets(own)
+        """Context manager that hides access tokens while transformers pickles `training_args.bin`."""
+        full = self.args
+        self.args = without_secrets(full)
         try:
             yield
         finally:
-            self.args = own
+            self.args = full
 
     @property
     def public_name(self) -> str:
-        """Name of the repository on the Hub, or of the output directory."""
+        """Name of the Hub repository, or of the output directory."""
         return self.hub_model_id or self.args.hub_model_id or Path(str(self.args.output_dir)).resolve().name
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Find or create the repository, before any training.
+        """Create the Hub repository before training, unless it exists.
 
         Args:
             token: an access token; default: `hub_token` of the arguments.
@@ -105,7 +105,7 @@ class HubTrainer(Seq2SeqTrainer):
         private: bool | None = None,
         with_images: bool = False,
     ) -> Any:
-        """Save the model and push it with processor, code and card, see `push_checkpoint`.
+        """Save and push the model with processor, code and card, see `push_checkpoint`.
 
         Args:
             commit_message: of the commit.
@@ -133,7 +133,7 @@ class HubTrainer(Seq2SeqTrainer):
             self._push_later(checkpoint_folder, f"Training in progress, step {self.state.global_step}")
 
     def _finish_current_push(self) -> None:
-        """Wait for all pushes, the queued ones included."""
+        """Wait for all pushes, including queued ones."""
         wait(self._pending_pushes)
 
     def _push_later(
@@ -144,7 +144,7 @@ class HubTrainer(Seq2SeqTrainer):
         revision: str | None = None,
         with_images: bool = False,
     ) -> "Future[CommitInfo]":
-        """Queue the push of a copy, because the checkpoint itself may be deleted before its turn comes.
+        """Queue the push of a copy, because the checkpoint itself may be deleted in the meantime.
 
         One thread pushes in the order of the saves: two pushes at the same time would start from the same commit, and
         the Hub refuses the second one.
@@ -185,7 +185,7 @@ class HubTrainer(Seq2SeqTrainer):
 
 
 def without_secrets(args: TrainingArguments) -> TrainingArguments:
-    """Return a copy of training arguments without access tokens; their names end in `_token`, as transformers assumes.
+    """Return a copy of training arguments without access tokens, which are fields named `..._token`.
 
     Args:
         args: the arguments; they do not change.

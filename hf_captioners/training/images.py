@@ -1,4 +1,4 @@
-"""Captioned images as training data: images, pairs of image and caption, and the order of the pairs."""
+"""Captioned images as training data: images, image-caption pairs, and the order of the pairs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from hf_captioners.features.regions_column import region_source_of
 
 
 class CaptionedImages(Dataset):
-    """Data set with one item per image: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or its features.
+    """Data set with one item per image: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or features.
 
     Args:
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
@@ -63,7 +63,7 @@ class CaptionedImages(Dataset):
         return len(self.image_ids)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """Return the item of one image."""
+        """Return the item of an image."""
         item: dict[str, Any] = dict(self.features[row]) if self.features is not None else self.rows[row]
         declared = {name: values[row] for name, values in self.declared.items()}
         if (relations := item.pop(RELATIONS, None)) is not None:
@@ -74,7 +74,7 @@ class CaptionedImages(Dataset):
 
 
 class CaptionPairs(Dataset):
-    """Data set of all pairs of image and caption: the item of a pair is that of the image with its `caption`.
+    """Data set with one item per image-caption pair: the image's item and the `caption`.
 
     Args:
         images: the images.
@@ -95,21 +95,21 @@ class CaptionPairs(Dataset):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of words of every pair's caption."""
+        """Number of words of each pair's caption."""
         return np.array([len(caption.split()) for captions in self.images.captions for caption in captions])
 
     def __len__(self) -> int:
         return len(self.image_of)
 
     def __getitem__(self, pair: int) -> dict[str, Any]:
-        """Return the image of a pair, its `row`, and its `caption`."""
+        """Return the item of a pair: the image, its `row`, and the `caption`."""
         row = int(self.image_of[pair])
         caption = self.images.captions[row][pair - int(self.first_pair[row])]
         return {**self.images[row], "row": row, "caption": caption}
 
 
 class CaptionSampler(Sampler[int]):
-    """Sampler of pairs in an order that depends only on the seed and the epoch, so that a resumed run repeats it.
+    """Sampler of pairs whose order depends on seed and epoch only, so that resumed runs repeat it.
 
     Args:
         image_of: the image of every pair, `CaptionPairs.image_of`.
@@ -139,7 +139,7 @@ class CaptionSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch to draw next."""
+        """Set the epoch for which the next order is drawn."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class CaptionSampler(Sampler[int]):
         return iter(pairs.tolist())
 
     def _by_length(self, pairs: np.ndarray, lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Batch pairs by caption length and shuffle the batches; an incomplete batch of the longest comes last."""
+        """Group pairs of similar caption length into batches and shuffle these; an incomplete batch comes last."""
         pairs = pairs[np.argsort(lengths[pairs], kind="stable")]
         whole = len(pairs) // self.batch_size * self.batch_size
         batches = generator.permutation(pairs[:whole].reshape(-1, self.batch_size))
@@ -167,7 +167,7 @@ class CaptionSampler(Sampler[int]):
 
 
 def _rank_within(groups: np.ndarray) -> np.ndarray:
-    """Count for each entry the earlier entries of the same group."""
+    """Return for each entry the number of earlier entries in the same group."""
     order = np.argsort(groups, kind="stable")
     counts = np.bincount(groups)
     starts = np.repeat(np.cumsum(counts) - counts, counts)

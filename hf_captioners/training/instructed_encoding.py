@@ -1,4 +1,4 @@
-"""Encoding of images, an instruction and captions for models of transformers that caption by an instruction."""
+"""Encoder of images, an instruction and captions for instruction-following models of transformers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ IMAGE_MARKS = ("gemma3",)
 
 
 class InstructedEncoder:
-    """Encoder of images with one instruction, and of captions that follow it.
+    """Encoder of images with one instruction, and of captions as answers.
 
     The tokens of a decoder are the prompt, padded on the left, and the caption with its end, padded on the right; the
     labels of the prompt are ignored. An encoder-decoder reads the caption after the tokens that begin its decoder.
@@ -62,7 +62,7 @@ class InstructedEncoder:
         self.anchor, self.before, self.tail = self._text_around_answers()
 
     def _text_around_answers(self) -> tuple[str, str, list[int]]:
-        """Return the last word of the prompt, the text between prompt and answer, and the tokens after an answer."""
+        """Return the prompt's last word, the text between prompt and answer, and the tokens after an answer."""
         used = self.inputs.default_instruction if self.instruction is None else self.instruction
         if self.inputs.form is not None:
             joined = self.inputs.form.joins and not self.inputs.is_encoder_decoder and bool(used)
@@ -75,11 +75,11 @@ class InstructedEncoder:
         return _last_word(prompt), between, self.ends[:1] if place is None else tokens[: place + 1]
 
     def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
-        """Return nothing: captioners of transformers declare no further inputs."""
+        """Return nothing: captioners of transformers read no further columns."""
         return {}
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Return the inputs of `generate()`: the images, each with the instruction.
+        """Return the inputs of `generate()`: images, each with the instruction.
 
         Raises:
             ValueError: rows have several views.
@@ -96,13 +96,13 @@ class InstructedEncoder:
         }
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return `labels` `[B, T]`: the tokens of captions and their end, padded with the ignored label."""
+        """Return `labels` `[B, T]`: caption and end tokens, padded with the ignored label."""
         kept = None if self.max_tokens is None else max(0, self.max_tokens - len(self.tail))
         rows = [self._tokens_after_prompt(composed(caption))[:kept] + self.tail for caption in captions]
         return {"labels": _padded(rows, IGNORED_LABEL)}
 
     def _tokens_after_prompt(self, caption: str) -> list[int]:
-        """Return the tokens of a caption as they follow the last word of the prompt."""
+        """Return the tokens of a caption when it follows the prompt's last word."""
         text = self.before + caption
         if self.anchor:
             head, whole = self.inputs.tokens_of(self.anchor), self.inputs.tokens_of(self.anchor + text)
@@ -111,13 +111,13 @@ class InstructedEncoder:
         return self.inputs.tokens_of(text)
 
     def with_captions(self, inputs: dict[str, Tensor], captions: Sequence[str]) -> dict[str, Tensor]:
-        """Return the model inputs of images with their captions, with `labels`."""
+        """Return the model inputs for images, instruction and captions, including `labels`."""
         labels = self.encode_captions(captions)["labels"]
         real = labels != IGNORED_LABEL
         return self.with_tokens(inputs, labels.masked_fill(~real, self.padding), real)
 
     def with_tokens(self, inputs: Mapping[str, Tensor], tokens: Tensor, real: Tensor) -> dict[str, Tensor]:
-        """Return the model inputs of B images with the tokens of their captions, with `labels`.
+        """Return the model inputs for B images and captions given as tokens, including `labels`.
 
         Args:
             inputs: see `encode_images`.
@@ -141,7 +141,7 @@ class InstructedEncoder:
         return {**inputs, **grown, **joined}
 
     def _grown(self, name: str, values: Tensor, real: Tensor) -> Tensor:
-        """Return an input along the tokens `[B, P, ...]` with values for the tokens of a caption."""
+        """Extend a per-token input `[B, P, ...]` by values for the caption's tokens."""
         value = 0 if self.inputs.model_type in IMAGE_MARKS else VALUE_OF_CAPTION.get(name, 0)
         tail = values.new_full((*real.shape, *values.shape[2:]), value)
         if name == "attention_mask":
@@ -149,18 +149,18 @@ class InstructedEncoder:
         return torch.cat((values, tail), 1)
 
     def without_prompt(self, sequences: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the tokens of captions that were generated."""
+        """Return the generated tokens without the prompt."""
         return self.inputs.without_prompt(sequences, dict(inputs))
 
     def settings(self) -> dict[str, str]:
-        """Return the instruction, and a digest of the chat template, as a card names them."""
+        """Return the instruction and a digest of the chat template, for the card."""
         used = self.inputs.settings(self.instruction)
         template = used["chat_template"]
         digest = {} if template is None else {"chat_template": f"sha256 {sha256(template.encode()).hexdigest()}"}
         return {"instruction": used["instruction"], **digest}
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the captions of generated tokens `[B, T]`, see `without_prompt`.
+        """Decode generated tokens `[B, T]` to captions, see `without_prompt`.
 
         Of a model that is still thinking aloud at its last token the caption is empty.
         """
@@ -174,7 +174,7 @@ class InstructedEncoder:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Return the tokens that end generation.
+    """Return the ids of the tokens that end generation.
 
     Raises:
         ValueError: there is none.
@@ -191,7 +191,7 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def _last_word(text: str) -> str:
-    """Return the last word of a text with the blanks after it; nothing after the mark of a special token."""
+    """Return the last word of a text and the spaces after it; empty if a special token ends the text."""
     match = re.search(r"[\w:.!?]+\s*$", text)
     return match[0] if match else ""
 

@@ -1,4 +1,4 @@
-"""The recipe `lora`: an adapter instead of all weights for captioners of more than a billion parameters."""
+"""Recipe `lora`: adapter training for captioners of more than a billion parameters."""
 
 import dataclasses
 from typing import Any, cast
@@ -31,7 +31,7 @@ LORA: dict[str, Any] = {
 
 
 def without_weights(source: str) -> PreTrainedModel | None:
-    """Return a captioner of transformers on the device `meta`, by its configuration; no weights are read.
+    """Return a captioner of transformers on the device `meta`, without reading weights.
 
     Args:
         source: directory or name; of an adapter, its captioner is returned.
@@ -57,7 +57,7 @@ def without_weights(source: str) -> PreTrainedModel | None:
 def with_lora(
     model: ModelArguments, training: CaptioningTrainingArguments, recipe: str
 ) -> tuple[ModelArguments, CaptioningTrainingArguments, str | None]:
-    """Return the arguments of a run with the recipe `lora`, if it is chosen or the captioner asks for it.
+    """Return model and training arguments with the recipe `lora`, if chosen or if the captioner is large.
 
     Args:
         model: the model arguments.
@@ -89,8 +89,8 @@ def with_lora(
     is_adapter = adapter_settings(str(model.model)) is not None
     settings = {**LORA, "bf16": torch.accelerator.is_available() and not training.fp16}
     settings["gradient_checkpointing"] = built is None or bool(built.supports_gradient_checkpointing)
-    given = {name: getattr(training, name) for name in training.given if hasattr(training, name)}
-    changed = CaptioningTrainingArguments(**(settings | given))
+    explicit = {name: getattr(training, name) for name in training.given if hasattr(training, name)}
+    changed = CaptioningTrainingArguments(**(settings | explicit))
     changed.given = training.given
     line = f"Recipe {LORA_RECIPE}: {reason}; an adapter is trained. `recipe={NONE}` trains without it."
     return (model if is_adapter else dataclasses.replace(model, use_peft=True)), changed, line

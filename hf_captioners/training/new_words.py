@@ -1,4 +1,4 @@
-"""New words of a captioner that is trained further: rows of embedding and head, and tokens, grown together."""
+"""Addition of new words to a trained captioner: tokens, and rows of the embedding and output layer."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ from .caption_checks import text_for_tokenizer
 
 
 def unknown_words(captions: Iterable[str], processor: Any, at_least: int) -> dict[str, int]:
-    """Return the words that the vocabulary lacks and that occur at least so many times, the most frequent first.
+    """Return words outside the vocabulary with at least `at_least` occurrences, most frequent first.
 
     Args:
         captions: training captions.
@@ -34,17 +34,17 @@ def unknown_words(captions: Iterable[str], processor: Any, at_least: int) -> dic
             "write every word: leave it out."
         )
     backend = processor.tokenizer.backend_tokenizer
-    known, counts = backend.get_vocab(), Counter[str]()
+    vocabulary, counts = backend.get_vocab(), Counter[str]()
     for caption in captions:
         text = text_for_tokenizer(caption, processor)
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text))
-    frequent = [(word, count) for word, count in counts.items() if count >= at_least and word not in known]
+    frequent = [(word, count) for word, count in counts.items() if count >= at_least and word not in vocabulary]
     return dict(sorted(frequent, key=lambda entry: (-entry[1], entry[0])))
 
 
 def add_words(model: Any, processor: Any, words: Iterable[str]) -> tuple[Any, Any]:
-    """Return a captioner whose tokenizer, embedding and head have further words.
+    """Return a captioner with additional words in its tokenizer, embedding and output layer.
 
     The ids and the logits of all other tokens stay as they are. The rows of new words are the mean of those of all
     tokens, and their bias is the lowest one: they are read as an average word, and are not generated before they are
@@ -83,7 +83,7 @@ def add_words(model: Any, processor: Any, words: Iterable[str]) -> tuple[Any, An
 
 
 def _with_rows(model: Any, number: int) -> Any:
-    """Return a captioner with further rows of embedding and head."""
+    """Return a captioner with additional rows in the embedding and output layer."""
     config = copy.deepcopy(model.config)
     config.get_text_config().vocab_size += number
     larger = type(model)(config).to(model.dtype)
@@ -100,6 +100,6 @@ def _with_rows(model: Any, number: int) -> Any:
 
 
 def _grown(weight: Tensor, number: int) -> Tensor:
-    """Return `[V + number, ...]`: rows `[V, D]` with their mean, biases `[V]` with the lowest one."""
+    """Append rows to `[V, ...]`: the mean row to weights `[V, D]`, the lowest value to biases `[V]`."""
     new = weight.mean(0, keepdim=True) if weight.dim() > 1 else weight.min()[None]
     return torch.cat((weight, new.expand(number, *weight.shape[1:])))

@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedules of papers and their programs, and averaging with the initial weights."""
+"""Optimizers and learning rate schedules of published training programs, and weight averaging (WiSE-FT)."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ Factor = Callable[[int], float]
 
 @dataclass(frozen=True)
 class RunLength:
-    """Lengths and sizes of a run that schedules depend on.
+    """Lengths and sizes of a training run on which schedules depend.
 
     Args:
         steps_per_epoch: optimisation steps per epoch.
@@ -30,7 +30,7 @@ class RunLength:
 
 
 def noam(run: RunLength, model_dim: int | None = None, step_at_epoch_start: bool = False) -> Factor:
-    """Return the factor `d^-0.5 min(s^-0.5, s warmup^-1.5)` at step s = 1, 2, ... (Vaswani et al., 2017, Eq. 3).
+    """Return the Noam factor `d^-0.5 min(s^-0.5, s warmup^-1.5)` at step s = 1, 2, ... (Vaswani et al., 2017, Eq. 3).
 
     It multiplies `learning_rate`, which is 1 where a paper gives no factor (M2, ETA, ZoDIAC's Transformer).
 
@@ -90,7 +90,7 @@ SCHEDULE_NAMES = (*SCHEDULES, *(kind.value for kind in SchedulerType))
 
 
 def make_schedule(name: str, optimizer: Optimizer, run: RunLength, options: Mapping[str, Any] | None) -> LambdaLR:
-    """Return the schedule with a name.
+    """Return the named learning rate schedule.
 
     Args:
         name: one of `SCHEDULES`.
@@ -101,22 +101,22 @@ def make_schedule(name: str, optimizer: Optimizer, run: RunLength, options: Mapp
     Raises:
         ValueError: an option is unknown or outside its range.
     """
-    known = list(inspect.signature(SCHEDULES[name]).parameters)[1:]
-    unknown = sorted(set(options or {}) - set(known))
+    supported = list(inspect.signature(SCHEDULES[name]).parameters)[1:]
+    unknown = sorted(set(options or {}) - set(supported))
     if unknown:
         raise ValueError(
-            f"`lr_scheduler_kwargs` has {unknown[0]!r}, and `lr_scheduler_type={name!r}` knows {', '.join(known)}."
+            f"`lr_scheduler_kwargs` has {unknown[0]!r}, and `lr_scheduler_type={name!r}` knows {', '.join(supported)}."
         )
     return LambdaLR(optimizer, SCHEDULES[name](run, **(options or {})))
 
 
 def sampling_probability(epoch: float, increase: float, every_epochs: int, largest: float) -> float:
-    """Return the share of words that scheduled sampling replaces: `min(increase floor(epoch / every), largest)`."""
+    """Return the probability of scheduled sampling: `min(increase floor(epoch / every), largest)`."""
     return min(increase * (int(epoch) // every_epochs), largest)
 
 
 class _UpdateRule(Optimizer):
-    """Optimizer that updates one parameter at a time.
+    """Base class of optimizers that update one parameter at a time.
 
     Args:
         params: the parameters.
@@ -132,7 +132,7 @@ class _UpdateRule(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
+        """Update all parameters that have gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -164,7 +164,7 @@ class ArcticAdam(_UpdateRule):
 
 
 class ArcticRMSprop(_UpdateRule):
-    """RMSProp (Graves, 2013, Eq. 38-45), which the program of Show, Attend and Tell uses for Flickr8k.
+    """RMSProp (Graves, 2013, Eq. 38-45) as the program of Show, Attend and Tell uses it for Flickr8k.
 
     PyTorch's centred RMSprop adds its epsilon after the square root, this one (1e-4) inside it. The learning rate is
     1e-4.
@@ -189,17 +189,17 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, float]]] = {
 
 
 def set_own_rate(optimizer: Optimizer, parameters: Iterable[Tensor], rate: float) -> None:
-    """Move some of an optimizer's parameters into groups with a learning rate of their own."""
-    own = {id(parameter) for parameter in parameters}
+    """Set another learning rate for some parameters, by moving them into new parameter groups."""
+    ids = {id(parameter) for parameter in parameters}
     for group in list(optimizer.param_groups):
-        taken = [parameter for parameter in group["params"] if id(parameter) in own]
-        if taken:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
-            optimizer.add_param_group({**group, "params": taken, "lr": rate})
+        moved = [parameter for parameter in group["params"] if id(parameter) in ids]
+        if moved:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+            optimizer.add_param_group({**group, "params": moved, "lr": rate})
 
 
 class StartWeights:
-    """Copy of the weights that a model has before its training.
+    """Copy of a model's weights before training.
 
     Source: Wortsman et al., CVPR 2022, "Robust fine-tuning of zero-shot models" (WiSE-FT), Eq. 1.
 
@@ -210,11 +210,11 @@ class StartWeights:
 
     def __init__(self, model: nn.Module, share: float) -> None:
         self.share = share
-        self.weights = {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
+        self.weights = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
     def average_into(self, model: nn.Module) -> None:
-        """Replace the trained weights of the model by their mean with those before."""
+        """Set the model's weights to a weighted mean of the trained and the original weights."""
         for name, weight in model.named_parameters():
             if name in self.weights:
                 weight.lerp_(self.weights[name].to(weight.device), self.share)

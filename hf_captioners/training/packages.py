@@ -1,4 +1,4 @@
-"""Optional packages that arguments of a training run need; they are asked for before data are read."""
+"""Optional packages that training arguments need, checked before data is read."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Package(NamedTuple):
-    """A package.
+    """An optional package: its modules and the command that installs it.
 
     Attributes:
         modules: modules of which one is enough.
@@ -19,7 +19,7 @@ class Package(NamedTuple):
 
     @property
     def is_installed(self) -> bool:
-        """True if any of the modules can be imported."""
+        """True if any of the package's modules can be imported."""
         for module in self.modules:
             with suppress(ModuleNotFoundError):  # a parent of the module is missing
                 if find_spec(module) is not None:
@@ -77,7 +77,7 @@ H5PY = Package(["h5py"], "'hf-captioners[regions]'")
 
 
 def require_packages(values: Mapping[str, Any]) -> None:
-    """Check that the packages are installed that arguments of a training run need.
+    """Check that the optional packages for some training arguments are installed.
 
     Args:
         values: arguments by name, as they were typed or as the dataclasses hold them; others are not looked at.

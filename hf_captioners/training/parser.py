@@ -1,4 +1,4 @@
-"""Parser of the arguments of a training run: their list, their flags, and their values from a dictionary.
+"""Parser of training arguments: list of arguments, command line flags, values from dictionaries.
 
 `arguments.json` has the name, types, choices, default and help of every field of the dataclasses of arguments, so that
 flags are known without importing torch. `python -m hf_captioners.training.parser` writes it; run it after a field or
@@ -55,7 +55,7 @@ PLACEHOLDERS = {"int": "N", "float": "X", "mapping": "JSON"}
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a training run.
+    """A training argument: name, type, default, choices and help.
 
     Args:
         name: of the field, and of the flag.
@@ -77,11 +77,11 @@ class Argument:
 
     @property
     def is_list(self) -> bool:
-        """True if the flag takes several values."""
+        """True if the argument takes several values."""
         return any(kind.startswith("list") for kind in self.kinds)
 
     def read(self, value: Any) -> Any:
-        """Return a value as its type wants it; numbers and truth values may be text.
+        """Convert a value, possibly text, to the argument's type.
 
         Raises:
             ValueError: it is of a different type, or none of the choices. The message has the nearest one.
@@ -169,7 +169,7 @@ _READERS: dict[str, Any] = {
 
 @functools.cache
 def argument_list() -> dict[str, Argument]:
-    """Return the arguments of cross-entropy and self-critical training, by name."""
+    """Return the arguments of cross-entropy and self-critical training by name."""
     entries = json.loads(LIST.read_text(encoding="utf-8"))["arguments"]
     return {
         entry["name"]: Argument(**entry | {name: tuple(entry[name]) for name in ("kinds", "choices")})
@@ -178,13 +178,13 @@ def argument_list() -> dict[str, Argument]:
 
 
 def list_is_current() -> bool:
-    """Return whether the list was made with the installed version of transformers, so that it has all arguments."""
+    """Return whether `arguments.json` was written with the installed version of transformers."""
     content = json.loads(LIST.read_text(encoding="utf-8"))
     return content["transformers"] == importlib.metadata.version("transformers")
 
 
 def require_argument(name: str, self_critical: bool = True) -> Argument:
-    """Return an argument by its name.
+    """Return a training argument by its name.
 
     Args:
         name: of the argument.
@@ -204,7 +204,7 @@ def require_argument(name: str, self_critical: bool = True) -> Argument:
 
 
 def add_training_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each argument of a training run. What is not typed is missing in the result."""
+    """Add a command line flag for each training argument; untyped flags are absent from the result."""
     for group, title in TITLES.items():
         section = parser.add_argument_group(title)
         for argument in argument_list().values():
@@ -246,7 +246,7 @@ def _help_of(argument: Argument) -> str:
 
 
 def merge_arguments(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge arguments; later ones override earlier ones, and fields of configurations are merged one by one.
+    """Merge dictionaries of arguments; later values override, and nested configurations are merged by field.
 
     Args:
         *parts: names and values, as a recipe has them or as they were typed (NAME=VALUE entries as lists of strings).
@@ -269,7 +269,7 @@ def merge_arguments(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TrainArguments(NamedTuple):
-    """All arguments of a training run, in the order in which `train_captioner` takes them."""
+    """All arguments of `train_captioner`, in its order."""
 
     model: "ModelArguments"
     data: "DataArguments"
@@ -279,7 +279,7 @@ class TrainArguments(NamedTuple):
 
 
 def read_arguments(values: Mapping[str, Any]) -> TrainArguments:
-    """Read the arguments of a training run from a dictionary, as `HfArgumentParser.parse_dict` does.
+    """Parse training arguments from a dictionary, as `HfArgumentParser.parse_dict` does.
 
     Names, types and choices are checked; numbers may be text (`1e-4`, which YAML does not read as a number), one value
     may stand for a list of one, None is accepted where the argument may be None.
@@ -330,7 +330,7 @@ def read_arguments(values: Mapping[str, Any]) -> TrainArguments:
 
 
 def _dataclasses() -> dict[str, type[Any]]:
-    """Return the dataclasses that hold the arguments of a training run, by group."""
+    """Return the dataclasses of the training arguments by group."""
     from .arguments import CaptioningTrainingArguments
     from .data_arguments import DataArguments
     from .running import TestArguments
@@ -343,7 +343,7 @@ def _dataclasses() -> dict[str, type[Any]]:
 
 @functools.cache
 def arguments_of_dataclasses() -> dict[str, Argument]:
-    """Return all arguments of a training run by name, from the dataclasses; see `argument_list`."""
+    """Return all training arguments by name, read from the dataclasses; see `argument_list`."""
     from .few_images import AUTO, RECIPE_HELP, RECIPE_NAMES
 
     self_critical = "Self-critical training: train on rewards of sampled captions, with defaults of its own."
@@ -379,7 +379,7 @@ def _argument(field: dataclasses.Field[Any], hint: Any, group: str) -> Argument:
 
 
 def _transformers_choices() -> dict[str, list[str]]:
-    """Return choices of fields of transformers that are declared as text, or of which not all can be used."""
+    """Return the valid choices of transformers' fields that transformers itself declares as plain text."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
     from transformers.training_args import OptimizerNames
 
@@ -394,14 +394,14 @@ def _transformers_choices() -> dict[str, list[str]]:
 
 
 def _choices_of(option: Any, is_text: bool) -> list[str]:
-    """Return the values of an enumeration, or of a `Literal` that does not stand beside any other text."""
+    """Return the members of an enumeration or `Literal`; empty for types that permit other values."""
     if isinstance(option, type) and issubclass(option, enum.Enum):
         return [member.value for member in option]
     return list(typing.get_args(option)) if typing.get_origin(option) is typing.Literal and not is_text else []
 
 
 def _kind_of(option: Any) -> str | None:
-    """Return the name of a type; None if it cannot be typed."""
+    """Return the type's name for the command line; None for types without a text form."""
     origin = typing.get_origin(option) or option
     if origin is list:
         return "list[float]" if typing.get_args(option) == (float,) else "list[str]"
@@ -420,7 +420,7 @@ def _as_text(default: Any) -> str:
 
 
 def list_as_json() -> str:
-    """Return the content of `arguments.json`."""
+    """Return the JSON content of `arguments.json`."""
     arguments = [asdict(argument) for argument in arguments_of_dataclasses().values()]
     content = {"transformers": importlib.metadata.version("transformers"), "arguments": arguments}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

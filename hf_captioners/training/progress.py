@@ -1,4 +1,4 @@
-"""Progress messages of training: size before the start, remaining time after some steps, evaluations in one line."""
+"""Progress messages of training: size before the start, estimated time, evaluations on one line."""
 
 import math
 import re
@@ -23,7 +23,7 @@ SHOWN = ("loss", "eval_loss", "eval_cider_d", "eval_bleu_4", "reward", "eval_mea
 
 
 def describe_run(trainer: Any, started_from: str) -> list[str]:
-    """Return lines that say what will be trained, on what, for how long, and where it will be.
+    """Return lines about a run: what is trained, on which data, for how long, and the output folder.
 
     Args:
         trainer: a `CaptioningTrainer` with training data.
@@ -48,8 +48,8 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         lines.append(counts.line)
     if getattr(args, "begins_with_cross_entropy", False):
         part = args.for_cross_entropy()
-        most = f"at most {part.num_train_epochs:g} epochs of cross-entropy on {captions:,} pairs{_stop_of(part)}"
-        lines.append(f"Before these steps, {most}.")
+        phase = f"at most {part.num_train_epochs:g} epochs of cross-entropy on {captions:,} pairs{_stop_of(part)}"
+        lines.append(f"Before these steps, {phase}.")
     if not isinstance(trainer.encoder, InstructedEncoder):
         lines.append(_parameters_of(trainer.model))
     if getattr(args, "start_weight", 0):
@@ -66,7 +66,7 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
 
 
 def has_bfloat16_products() -> bool:
-    """Return True if this CPU has instructions for products in bfloat16; with others, autocast is slower."""
+    """True if this CPU multiplies in bfloat16 natively; on other CPUs autocast is slower."""
     checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     return any(check is not None and check() for check in checks)
 
@@ -109,7 +109,7 @@ def _stop_of(args: Any) -> str:
 
 
 def _parts_of(trainer: Any) -> list[str]:
-    """Return how many weights of each part of a model that follows an instruction are trained, and how many are not.
+    """Return the numbers of trained and frozen parameters in each part of an instruction-following model.
 
     Weights of adapters count as those of the part that they change.
     """
@@ -125,19 +125,19 @@ def _parts_of(trainer: Any) -> list[str]:
 
 
 def _parameters_of(model: Any) -> str:
-    """Return how many parameters are trained and how many are frozen, with the names of frozen parts."""
-    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-    frozen = {name: one for name, one in model.named_parameters() if not one.requires_grad}
+    """Return the numbers of trained and frozen parameters, and the names of the frozen parts."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    frozen = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
     if not frozen:
         return f"Trained parameters: {trained:,}, none are frozen."
-    count = sum(one.numel() for one in frozen.values())
-    in_vision = sum(one.numel() for name, one in frozen.items() if "vision" in name)
+    count = sum(parameter.numel() for parameter in frozen.values())
+    in_vision = sum(parameter.numel() for name, parameter in frozen.items() if "vision" in name)
     part = " (vision model)" if in_vision == count else ""
     return f"Trained parameters: {trained:,}; frozen: {count:,}{part}."
 
 
 def readable(logs: Mapping[str, Any]) -> str | None:
-    """Return an entry of the log in one line; None if it has none of the usual figures."""
+    """Return a log entry on one line; None if it has none of the usual metrics."""
     figures = [f"{name.replace('_', ' ')} {float(logs[name]):.4f}" for name in SHOWN if name in logs]
     if not figures:
         return None
@@ -146,7 +146,7 @@ def readable(logs: Mapping[str, Any]) -> str | None:
 
 
 class TimeEstimate(TrainerCallback):
-    """Callback that says how long the run and an evaluation take.
+    """Callback that reports the estimated duration of the run and of an evaluation.
 
     Args:
         say: receives the lines.
@@ -162,37 +162,37 @@ class TimeEstimate(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measure the first steps."""
+        """Measure the duration of the first steps."""
         self.step_end = time.monotonic()
         if self.first is None:
             self.first = (state.global_step, self.step_end)
         elif not self.is_told and state.global_step - self.first[0] >= MEASURED_STEPS:
             seconds = (self.step_end - self.first[1]) / (state.global_step - self.first[0])
-            left = state.max_steps - state.global_step
+            remaining = state.max_steps - state.global_step
             self.is_told = True
             self.say(
-                f"A step takes {seconds:.2g} s: the {left:,} steps that are left take at most "
-                f"{duration(left * seconds)}, without evaluations."
+                f"A step takes {seconds:.2g} s: the {remaining:,} steps that are left take at most "
+                f"{duration(remaining * seconds)}, without evaluations."
             )
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measure the first evaluation."""
+        """Measure the duration of the first evaluation."""
         self.evaluations += 1
         if self.evaluations == 1 and self.step_end:
             self.say(f"An evaluation takes {duration(time.monotonic() - self.step_end)}.")
 
 
 class _Bar(ProgressCallback):
-    """The progress bar of transformers without the entries of the log."""
+    """Progress bar of transformers without log entries."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Leave the entries to `ReadableLog`."""
+        """Print nothing: `ReadableLog` reports log entries."""
 
 
 class _Lines(TrainerCallback):
-    """Lines about the steps, at most one a minute, where no terminal shows a bar."""
+    """Callback that reports progress as text, at most one line a minute, where there is no terminal."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -201,14 +201,14 @@ class _Lines(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Count a step; those before a resumption took none of the time."""
+        """Count a step; steps before a resume do not count towards the speed."""
         if self.steps is None:
             self.steps = MinuteLines("training", "steps", state.max_steps - state.global_step + 1, self.say)
         self.steps.update(1)
 
 
 class ReadableLog(TrainerCallback):
-    """Callback that says the usual figures of each entry of the log in one line.
+    """Callback that reports the usual metrics of each log entry on one line.
 
     Args:
         say: receives the lines.
@@ -220,23 +220,23 @@ class ReadableLog(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> None:
-        """Say the figures."""
+        """Report the metrics."""
         line = readable(logs or {})
         if state.is_world_process_zero and line is not None:
             self.say(line)
 
 
 def log_progress(trainer: Trainer, say: Say, started_from: str) -> None:
-    """Say what the run will do, and then its time and its figures."""
+    """Report the plan of a run now, and its progress and metrics during training."""
     for line in describe_run(trainer, started_from):
         say(line)
-    tell_progress(trainer, say)
+    report_progress(trainer, say)
     if hasattr(trainer, "say"):  # it has a cross-entropy part, which is a trainer of its own
         trainer.say = say
 
 
-def tell_progress(trainer: Trainer, say: Say) -> None:
-    """Let callbacks say the time and the figures of a run instead of the entries of transformers.
+def report_progress(trainer: Trainer, say: Say) -> None:
+    """Replace transformers' progress callbacks by one-line reports of time and metrics.
 
     transformers shows no progress where its warnings are silenced, as commands do; here it is hidden only if
     `disable_tqdm` is given.

@@ -1,4 +1,4 @@
-"""Resuming a run: complete checkpoints, loading of their weights, and the state of a finished run."""
+"""Resuming of runs: complete checkpoints, their weights, and the state of finished runs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CONFIGURATIONS = ("config.json", "adapter_config.json")  # of a whole model, or 
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is complete."""
+    """Return whether a checkpoint has all its files."""
     if not all((checkpoint / name).is_file() for name in NEEDED):
         return False
     if not any((checkpoint / name).is_file() for name in CONFIGURATIONS):
@@ -36,7 +36,7 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def require_complete(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse a checkpoint from which training cannot resume exactly.
+    """Raise an error for an incomplete checkpoint, from which training cannot resume exactly.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -52,7 +52,7 @@ def require_complete(checkpoint: str | os.PathLike[str]) -> None:
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike[str], before: int | None = None) -> str | None:
-    """Return the newest complete checkpoint of a run; None if there is none.
+    """Return the newest complete checkpoint of a run; None without one.
 
     `trainer.train(resume_from_checkpoint=True)` of transformers takes the newest directory, even an incomplete one.
 
@@ -65,7 +65,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str], before: int | N
 
 
 def numbered_checkpoints(output_dir: str | os.PathLike[str]) -> list[tuple[int, Path]]:
-    """Return steps and folders of the checkpoints of a run, complete or not, in the order of their steps."""
+    """Return step and folder of each checkpoint of a run, complete or not, ordered by step."""
     folders = Path(output_dir).glob("checkpoint-*")
     return sorted((int(folder.name[11:]), folder) for folder in folders if folder.name[11:].isdigit())
 
@@ -73,7 +73,7 @@ def numbered_checkpoints(output_dir: str | os.PathLike[str]) -> list[tuple[int, 
 def remove_surplus_checkpoints(
     output_dir: str | os.PathLike[str], checkpoint: str | os.PathLike[str], best: str | None, limit: int | None
 ) -> None:
-    """Remove the checkpoints that the end of a run removes, and a run that is killed after its last save leaves.
+    """Remove checkpoints above `save_total_limit` that a run killed after its last save has left.
 
     Args:
         output_dir: output directory of the run.
@@ -83,13 +83,13 @@ def remove_surplus_checkpoints(
             the best one alone.
     """
     last = Path(checkpoint)
-    found = [folder for _, folder in numbered_checkpoints(output_dir)]
-    if not limit or last.resolve() not in [folder.resolve() for folder in found]:
+    checkpoints = [folder for _, folder in numbered_checkpoints(output_dir)]
+    if not limit or last.resolve() not in [folder.resolve() for folder in checkpoints]:
         return
-    found = found[: [folder.name for folder in found].index(last.name) + 1]
+    checkpoints = checkpoints[: [folder.name for folder in checkpoints].index(last.name) + 1]
     kept = {last.name} if best is None else {Path(best).name} if limit == 1 else {last.name, Path(best).name}
-    surplus = max(0, len(found) - max(limit, len(kept)))
-    for folder in [folder for folder in found if folder.name not in kept][:surplus]:
+    surplus = max(0, len(checkpoints) - max(limit, len(kept)))
+    for folder in [folder for folder in checkpoints if folder.name not in kept][:surplus]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -117,9 +117,9 @@ def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> 
             f"{model.config.model_type!r}. Resume with the model of the first run."
         )
     saved, info = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
-    found = {name: weight.shape for name, weight in saved.state_dict().items()}
+    checkpoints = {name: weight.shape for name, weight in saved.state_dict().items()}
     expected = {name: weight.shape for name, weight in model.state_dict().items()}
-    different = sorted(dict(found.items() ^ expected.items())) or sorted(info["missing_keys"])
+    different = sorted(dict(checkpoints.items() ^ expected.items())) or sorted(info["missing_keys"])
     if different:
         raise ValueError(
             f"The checkpoint {checkpoint} is of a different model: {len(different)} weights differ in name or size, "
@@ -129,7 +129,7 @@ def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> 
 
 
 def why_finished(state: TrainerState, args: CaptioningTrainingArguments) -> str | None:
-    """Return why a run with this state makes no further step; None if it has steps left.
+    """Return why a run with this state is finished; None if it has steps left.
 
     The loop of transformers makes one step before it compares the number of steps with `max_steps`.
 
@@ -147,7 +147,7 @@ def why_finished(state: TrainerState, args: CaptioningTrainingArguments) -> str 
 
 
 def final_state(output_dir: str | Path) -> TrainerState | None:
-    """Return the state that a run wrote after its final save; None if there is none, or none that can be read."""
+    """Return the trainer state of a run's final save; None if missing or unreadable."""
     try:
         return TrainerState.load_from_json(str(Path(output_dir, STATE)))
     except (OSError, ValueError, TypeError):
@@ -155,7 +155,7 @@ def final_state(output_dir: str | Path) -> TrainerState | None:
 
 
 def restore_best_checkpoint(state: TrainerState, checkpoint: str | Path) -> None:
-    """Find the best checkpoint of a state beside another checkpoint of the run, if the output directory was moved."""
+    """Correct the path of the best checkpoint, if the output directory was moved."""
     best = state.best_model_checkpoint
     if best is None or Path(best).is_dir():
         return

@@ -1,4 +1,4 @@
-"""Train a captioner from arguments: load the data, build the model, train, test, save."""
+"""Training of a captioner from arguments: load the data, build the model, train, test, save."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ Comparison = Callable[[Mapping[int, Mapping[str, float]]], PublishedFacts]
 
 @dataclass
 class TestArguments:
-    """Arguments of the test of a trained captioner.
+    """Arguments for testing a trained captioner.
 
     Args:
         test_split: split to caption. None: no test.
@@ -87,11 +87,11 @@ class TestArguments:
     )
 
     def __post_init__(self) -> None:
-        """Check the names of metrics."""
+        """Check the metric names."""
         find_metrics(self.test_metrics or ())
 
     def metrics(self, of_evaluations: Sequence[str]) -> list[str]:
-        """Return the names of all metrics of the test, given those of evaluations."""
+        """Return the test's metric names; by default those of the evaluations."""
         asked = of_evaluations if self.test_metrics is None else self.test_metrics
         return with_control(asked, self.shuffled_control)
 
@@ -116,7 +116,7 @@ class TrainingResult:
 
     @property
     def best_evaluation(self) -> dict[str, Any] | None:
-        """The log entry of the best evaluation by `metric_for_best_model`. None: the run was never evaluated."""
+        """Log entry of the best evaluation by `metric_for_best_model`; None without evaluations."""
         arguments = self.trainer.args
         history, better = self.trainer.state.log_history, bool(arguments.greater_is_better)
         return best_evaluation(history, arguments.best_metric_key, better)[1]
@@ -133,7 +133,7 @@ def train_captioner(
     say: Say | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
-    """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
+    """Train a captioner and save it in `output_dir` with a card; test it if a test split is given.
 
     Arguments are checked before images are read. A finished run that is resumed is not trained any further.
 
@@ -179,7 +179,7 @@ def train_captioner(
     if model_arguments.model is not None:  # before any image is read
         require_supported(model_arguments.model, trainer_class(training_arguments).purpose)
     is_main = training_arguments.process_index == 0
-    say = say if say is not None and is_main else _say_nothing
+    say = say if say is not None and is_main else _discard
     variants = _try_metrics(training_arguments, test)
     tokenizer = test.test_tokenizer or training_arguments.caption_tokenizer
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
@@ -207,7 +207,7 @@ def train_captioner(
             trainer.check_evaluation(test_rows, "test")
         if is_main:
             _save_image_lists(data_arguments, train_rows, output, model_arguments.model, checkpoint)
-        if say is not _say_nothing:
+        if say is not _discard:
             log_progress(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
@@ -228,7 +228,7 @@ def _require_evaluation_rows(rows: Any, arguments: CaptioningTrainingArguments) 
 def _save_image_lists(
     data: DataArguments, rows: Dataset | IterableDataset, output: Path, start: str | None, checkpoint: str | None
 ) -> None:
-    """Write the lists of drawn, held-out and training images to the output; the last one has earlier trainings too."""
+    """Write lists of the subset, held-out and all training images, including earlier runs, to the output folder."""
     if data.drawn is not None:
         data.drawn.save(output / SUBSET)
     if data.held_out is not None:
@@ -236,7 +236,7 @@ def _save_image_lists(
     if isinstance(rows, IterableDataset):
         return
     before = [folder for folder in (start, output if checkpoint is not None else None) if folder is not None]
-    TrainingImages.of(rows).with_those_of(*before).save(output)
+    TrainingImages.of(rows).union_with(*before).save(output)
 
 
 def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> None:
@@ -248,16 +248,16 @@ def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> Non
 
 
 def trainer_class(training_arguments: CaptioningTrainingArguments) -> type[CaptioningTrainer]:
-    """Return the trainer that arguments are for."""
+    """Return the trainer class for training arguments."""
     return SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
 
 
-def _say_nothing(line: str) -> None:
-    """Drop a line."""
+def _discard(line: str) -> None:
+    """Ignore a progress message."""
 
 
 class _Start:
-    """The captioner of a run and the arguments of its training, which are checked before data are read.
+    """Captioner and training arguments of a run, checked before data is read.
 
     A given captioner is loaded at once; one of new parts is built after the data are read, as its vocabulary may be
     that of the training captions.
@@ -283,7 +283,7 @@ class _Start:
         else:
             set_seed(training.seed)
             self.given = start_captioner(model)
-        self.training_arguments, self.recipe_line = with_recipe(training, recipe, self._given_model)
+        self.training_arguments, self.recipe_line = with_recipe(training, recipe, self._initial_model)
         self.recipe_line = lora_line or self.recipe_line
         if data.streaming:
             require_stream_arguments(self.training_arguments)
@@ -292,56 +292,56 @@ class _Start:
             raise ValueError(NEW_PARTS)
 
     @property
-    def _given_model(self) -> Any:
+    def _initial_model(self) -> Any:
         return None if self.given is None else self.given[0]
 
     def captioner(self, train_rows: Dataset | IterableDataset) -> tuple[Any, Any]:
-        """Return model and processor, and take the recipe that the number of training images asks for, if any."""
+        """Return model and processor; apply the recipe for few training images, if it is due."""
         fit_to_features(self.model_arguments, self.data)
         set_seed(self.training_arguments.seed)
         if self.given is None:
             captions = (caption for captions in _captions_of(train_rows) for caption in captions)
             return start_captioner(self.model_arguments, captions, self.training_arguments.caption_tokenizer)
         texts = (caption for captions in _captions_of(train_rows) for caption in captions)
-        *given, self.words_line = with_new_words(self.model_arguments, *self.given, texts)
-        self.given = given[0], given[1]
+        *parts, self.words_line = with_new_words(self.model_arguments, *self.given, texts)
+        self.given = parts[0], parts[1]
         if self.recipe == AUTO and not self.data.streaming:
             self.training_arguments, self.recipe_line = with_recipe(
-                self.training_arguments, AUTO, self._given_model, len(train_rows)
+                self.training_arguments, AUTO, self._initial_model, len(train_rows)
             )
         return self.given
 
 
 def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> dict[str, str]:
-    """Check before any work that the metrics can be computed here: METEOR, for example, needs tables.
+    """Check early that the metrics can be computed here: METEOR, for example, needs tables.
 
     Returns:
         The exact variants of the metrics of the test; none without a test.
     """
-    known = ["a dog", "a cat"]
-    references = [[text] for text in known]
-    compute_caption_metrics(known, references, training.eval_metrics)
+    captions = ["a dog", "a cat"]
+    references = [[text] for text in captions]
+    compute_caption_metrics(captions, references, training.eval_metrics)
     if not test.test_split:
         return {}
-    asked = test.metrics(training.eval_metrics)
-    return compute_caption_metrics(known, references, asked)["variants"]
+    names = test.metrics(training.eval_metrics)
+    return compute_caption_metrics(captions, references, names)["variants"]
 
 
 def _captions_of(rows: Dataset | IterableDataset) -> Iterable[list[str]]:
-    """Return the captions of each image; those of a stream in a pass over it."""
+    """Return the captions of each image; a stream is read once for them."""
     return rows_of_captions(rows) if isinstance(rows, IterableDataset) else rows["captions"]
 
 
-def _with_attributes(train_rows: Any, *others: Any) -> list[Any]:
-    """Add the attributes in the captions of training rows, and of other rows (or None), to them."""
+def _with_attributes(train_rows: Any, *other_rows: Any) -> list[Any]:
+    """Add attributes to training and evaluation rows: words of each image's own captions."""
     words = attribute_words((text for texts in train_rows["captions"] for text in texts), NUM_ATTRIBUTES)
-    return [None if rows is None else with_oracle_attributes(rows, words) for rows in (train_rows, *others)]
+    return [None if rows is None else with_oracle_attributes(rows, words) for rows in (train_rows, *other_rows)]
 
 
 def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> TrainingResult:
-    """Train and save the captioner; a finished run is only loaded, and nothing of it is written again."""
-    named = trainer.args.resume_from_checkpoint
-    if checkpoint is not None and not named and trainer.restore_final():
+    """Train and save the captioner; a finished run is loaded without writing anything."""
+    chosen = trainer.args.resume_from_checkpoint
+    if checkpoint is not None and not chosen and trainer.restore_final():
         path = Path(str(trainer.args.output_dir), TRAIN_RESULTS)
         metrics = json.loads(read_text_inside(path)) if path.is_file() else {}
         return TrainingResult(trainer, metrics, resumed_from=checkpoint, had_finished=True)
@@ -357,7 +357,7 @@ def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> Train
 def known_test_metrics(
     output: Path, test: TestArguments, scores: Collection[str], tokenizer: str
 ) -> MetricResult | None:
-    """Return the metrics in `test_results.json` of a finished run.
+    """Return the metrics in a finished run's `test_results.json`.
 
     Args:
         output: folder of the run.
@@ -386,7 +386,7 @@ def known_test_metrics(
 def test_captioner(
     trainer: CaptioningTrainer, rows: Any, test: TestArguments, reproduces: Comparison | None = None
 ) -> MetricResult:
-    """Caption a split, write its metrics to `test_results.json`, and save the model with a card that shows them.
+    """Caption a test split, write `test_results.json`, and save the model with a card of the metrics.
 
     Args:
         trainer: the trainer of a trained captioner.
@@ -409,7 +409,7 @@ test_captioner.__test__ = False  # type: ignore[attr-defined]
 
 
 def checkpoint_to_resume(training_arguments: CaptioningTrainingArguments, resume: bool) -> str | None:
-    """Return the checkpoint that a run resumes from: the one that is named, or the last complete one of `output_dir`.
+    """Return the checkpoint to resume from: the named one, or the last complete one of `output_dir`.
 
     Args:
         training_arguments: `resume_from_checkpoint` names a checkpoint.
@@ -437,6 +437,6 @@ def checkpoint_to_resume(training_arguments: CaptioningTrainingArguments, resume
 
 
 def last_checkpoint(training_arguments: CaptioningTrainingArguments) -> str | None:
-    """Return the last complete checkpoint in `output_dir`. None: there is none."""
+    """Return the last complete checkpoint in `output_dir`; None without one."""
     find = last_scst_checkpoint if isinstance(training_arguments, SCSTArguments) else last_complete_checkpoint
     return find(str(training_arguments.output_dir))

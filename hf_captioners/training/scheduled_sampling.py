@@ -1,4 +1,4 @@
-"""Scheduled sampling (Bengio et al., 2015): the captioner reads some sampled words instead of the caption's."""
+"""Scheduled sampling (Bengio et al., 2015): in training, the captioner also reads words that it sampled."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 
 
 @torch.no_grad()
-def mix_in_own_words(model: Any, inputs: Mapping[str, Tensor], probability: float) -> Tensor:
-    """Replace input words of the captioner by samples from its own predictions.
+def mix_in_samples(model: Any, inputs: Mapping[str, Tensor], probability: float) -> Tensor:
+    """Replace some input words by samples from the captioner's predictions.
 
     As in AoANet's code, each word after the first is replaced with a probability, and a sample depends on the words
     that were sampled before it. Unlike there, sampling runs without dropout.

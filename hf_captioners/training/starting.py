@@ -1,4 +1,4 @@
-"""Initialisation of a captioner to train: from a language model and a vision model, or from a captioner."""
+"""Initialisation of a captioner for training: from a language model and a vision model, or a captioner."""
 
 import inspect
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ NEW_TOKENS = 3  # that a tokenizer may have beyond those of its language model: 
 
 @dataclass
 class ModelArguments(AdapterArguments):
-    """Model arguments: the captioner to train, or the parts to build it from, and the adapter, see `AdapterArguments`.
+    """Model arguments: the captioner to train, or the parts of a new one, and the adapter (`AdapterArguments`).
 
     Args:
         architecture: name in the table of architectures.
@@ -123,7 +123,7 @@ class ModelArguments(AdapterArguments):
 
     @property
     def description(self) -> str:
-        """Origin of the captioner's weights, in words."""
+        """Origin of the captioner's weights, as text."""
         if self.model is not None:
             return f"the captioner {self.model}{' with a LoRA adapter' if self.use_peft else ''}"
         new = "random weights with the sizes of " if self.random_language_model else ""
@@ -131,23 +131,23 @@ class ModelArguments(AdapterArguments):
         return f"{' and '.join(part for part in parts if part) or 'no parts'}; everything else is new"
 
     def replaced_by_model(self) -> list[str]:
-        """Return the names of arguments that were set although `model` replaces them."""
+        """Return the names of arguments that have no effect because `model` is set."""
         empty = type(self)()
         beside = {
             "model",
             "model_config",
             "processor_config",
             "new_words",
-            *(one.name for one in fields(AdapterArguments)),
+            *(argument.name for argument in fields(AdapterArguments)),
         }
-        names = (one.name for one in fields(self) if one.name not in beside)
+        names = (argument.name for argument in fields(self) if argument.name not in beside)
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
 
 
 def with_new_words(
     start: ModelArguments, model: Any, processor: Any, captions: Iterable[str]
 ) -> tuple[Any, Any, str | None]:
-    """Add the words that `new_words` asks for to a captioner.
+    """Add new words of the training captions to a captioner, as the argument `new_words` says.
 
     Args:
         start: the model arguments.
@@ -220,18 +220,18 @@ def processor_fields(start: ModelArguments, processor_class: type[Any]) -> dict[
         ValueError: a processor of this class has no such field; the message has the nearest one.
     """
     values = read_named_values(start.processor_config, "processor_config")
-    known = [name for name in inspect.signature(processor_class).parameters if name not in PROCESSOR_PARTS]
+    parameters = [name for name in inspect.signature(processor_class).parameters if name not in PROCESSOR_PARTS]
     for name in values:
-        if name not in known:
+        if name not in parameters:
             raise ValueError(
                 f"`processor_config` has {name!r}, and a {processor_class.__name__} has no such field."
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, parameters)}"
             )
     return values
 
 
 def check_parts(start: ModelArguments, with_features: bool = False) -> None:
-    """Check the parts of a new captioner before data and weights are read.
+    """Check the parts of a new captioner before data and weights are loaded.
 
     Args:
         start: the model arguments.
@@ -264,7 +264,7 @@ def check_parts(start: ModelArguments, with_features: bool = False) -> None:
 
 
 def check_fields(start: ModelArguments) -> None:
-    """Check the fields of the configuration and the processor of a new captioner.
+    """Check the configuration and processor fields of a new captioner.
 
     Raises:
         ValueError: there is no such architecture or field (the message has the nearest one), or a value is wrong.
@@ -296,7 +296,7 @@ def _require_used_parts(start: ModelArguments, architecture: Architecture) -> No
 
 
 def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
-    """Load the captioner to continue from, in a new adapter if there shall be one, or with the adapter that it is."""
+    """Load a captioner for further training; add a new adapter if requested, or continue its adapter."""
     source, changes = str(start.model), start.config_fields()
     settings = None if is_default(source) else adapter_settings(source)
     if settings is not None:
@@ -316,7 +316,7 @@ def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
 
 
 def _from_parts(start: ModelArguments, captions: Iterable[str], caption_tokenizer: str) -> tuple[Any, Any]:
-    """Build model and processor with the architecture's generation defaults."""
+    """Build model and processor from parts, with the architecture's generation defaults."""
     architecture = get_architecture(start.architecture)
     parts: dict[str, Any] = {}
     if architecture.tokenizer == "gpt2":
@@ -341,7 +341,7 @@ def _from_parts(start: ModelArguments, captions: Iterable[str], caption_tokenize
 
 
 def _language_model(start: ModelArguments) -> Any:
-    """Return the name of the language model, or a randomly initialised model of the same sizes."""
+    """Return the language model's name, or a randomly initialised model of the same size."""
     if not start.random_language_model:
         return start.language_model
     with reading(str(start.language_model)):
@@ -358,7 +358,7 @@ def _gpt2_tokenizer(start: ModelArguments) -> Any:
 
 
 def require_own_tokenizer(tokenizer: Any, source: str, language_model: str) -> None:
-    """Check that a tokenizer gives the words of a language model their ids in it.
+    """Check that a tokenizer has the same ids as a language model's own tokenizer.
 
     Args:
         tokenizer: the tokenizer.
@@ -375,14 +375,14 @@ def require_own_tokenizer(tokenizer: Any, source: str, language_model: str) -> N
     if max(vocabulary.values()) >= size + NEW_TOKENS:
         raise ValueError(f"{source} has {len(vocabulary):,} tokens, the language model {size:,}. {advice}")
     try:
-        own = AutoTokenizer.from_pretrained(language_model).get_vocab()
+        original = AutoTokenizer.from_pretrained(language_model).get_vocab()
     except (OSError, ValueError, KeyError):  # it was saved without one
-        own = {}
-    other = [word for word, number in own.items() if number < size and vocabulary.get(word) != number]
-    if other or (not own and len(vocabulary) < size * 0.9):
-        shown = f", such as {other[0]!r}" if other else ""
+        original = {}
+    differing = [word for word, number in original.items() if number < size and vocabulary.get(word) != number]
+    if differing or (not original and len(vocabulary) < size * 0.9):
+        shown = f", such as {differing[0]!r}" if differing else ""
         raise ValueError(
-            f"{source} is not the tokenizer of {language_model}: {len(other) or size - len(vocabulary):,} of its "
+            f"{source} is not the tokenizer of {language_model}: {len(differing) or size - len(vocabulary):,} of its "
             f"{size:,} words have other ids or none{shown}. {advice}"
         )
 

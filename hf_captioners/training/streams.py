@@ -1,4 +1,4 @@
-"""Streamed training data: the order of pairs, their division among processes, and where a resumed run goes on.
+"""Streamed training data: order of pairs, division among processes, and resuming.
 
 A stream is read pass after pass, without end; a run ends after `max_steps`. In each pass the shards of the stream
 come in a new order, every image gives its captions (or `captions_per_image` of them, drawn anew), and the pairs go
@@ -26,7 +26,7 @@ SKIPPED = "skipped"  # in items of steps that a resumed run has made
 
 
 class StreamedPairs(IterableDataset):
-    """Endless data set of pairs of image and caption: `{"image": ..., "caption": ..., "row": ...}`.
+    """Endless data set of image-caption pairs: `{"image": ..., "caption": ..., "row": ...}`.
 
     Args:
         rows: a streamed data set with the columns `captions` and `image` or `images`.
@@ -74,15 +74,15 @@ class StreamedPairs(IterableDataset):
                 yield {SKIPPED: True} if batch < self.skipped_batches else self._decoded(pair)
 
     def _columns(self, present: list[str]) -> list[str]:
-        """Return the columns that are read."""
-        wanted = (self.image_column, CAPTIONS, IMAGE_ID, *self.declared)
-        return [name for name in wanted if name in present]
+        """Return the names of the columns to read."""
+        columns = (self.image_column, CAPTIONS, IMAGE_ID, *self.declared)
+        return [name for name in columns if name in present]
 
     def _decoded(self, pair: dict[str, Any]) -> dict[str, Any]:
         return {**pair, self.image_column: decoded(pair[self.image_column], self.image_feature)}
 
     def sequence(self) -> Iterator[dict[str, Any]]:
-        """Yield the pairs of all processes, pass after pass, with undecoded images.
+        """Yield the pairs for all processes, pass after pass, with encoded images.
 
         Raises:
             ValueError: no image of the stream has a caption.
@@ -108,7 +108,7 @@ class StreamedPairs(IterableDataset):
                 yield {**item, **columns}
 
     def _items(self, row: dict[str, Any], generator: np.random.Generator) -> Iterator[dict[str, Any]]:
-        """Yield `{"caption": ...}` for each caption of an image, at most `captions_per_image` drawn at random."""
+        """Yield `{"caption": ...}` for each caption of an image, or for `captions_per_image` random ones."""
         captions = row[CAPTIONS] or []
         if self.captions_per_image is not None and len(captions) > self.captions_per_image:
             chosen = generator.permutation(len(captions))[: self.captions_per_image]
@@ -118,14 +118,14 @@ class StreamedPairs(IterableDataset):
 
 
 class StreamedImages(StreamedPairs):
-    """Endless data set of images with captions, for rewards: `{"image": ..., "row": ..., "example": ...}`.
+    """Endless data set of captioned images for rewards: `{"image": ..., "row": ..., "example": ...}`.
 
     `row` counts the images from the beginning of the run; `example` has all columns of the image, the image itself
     undecoded. Arguments are those of `StreamedPairs`, where a pair is an image with all its captions.
     """
 
     def sequence(self) -> Iterator[dict[str, Any]]:
-        """Yield the images of all processes, pass after pass, undecoded."""
+        """Yield the images for all processes, pass after pass, encoded."""
         for count, item in enumerate(super().sequence()):
             yield {**item, "row": count}
 
@@ -138,7 +138,7 @@ class StreamedImages(StreamedPairs):
 
 
 def require_columns(rows: Stream) -> Features:
-    """Return the columns of a stream; the first row is read if they are not known.
+    """Return the columns of a stream; reads the first row if the columns are not declared.
 
     Raises:
         ValueError: it has no captions, or no images.
@@ -153,7 +153,7 @@ def require_columns(rows: Stream) -> Features:
 
 
 def undecoded(rows: Stream) -> Stream:
-    """Return a stream whose images are paths or bytes, so that only those that are used are decoded."""
+    """Return a stream of encoded images, so that only used images are decoded."""
     kinds = {IMAGE: Image(decode=False), IMAGES: List(Image(decode=False))}
     rows = rows if rows.features is not None else rows._resolve_features()
     for name, kind in kinds.items():
@@ -163,26 +163,26 @@ def undecoded(rows: Stream) -> Stream:
 
 
 def decoded(stored: Any, feature: Any) -> Any:
-    """Decode a stored image, or the views of one, by the feature of their column."""
+    """Decode a stored image, or all views of a study, by its column's feature type."""
     views = getattr(feature, "feature", None)
-    return feature.decode_example(stored) if views is None else [views.decode_example(one) for one in stored]
+    return feature.decode_example(stored) if views is None else [views.decode_example(view) for view in stored]
 
 
 def rows_of(rows: Stream) -> Iterator[dict[str, Any]]:
-    """Yield all rows, in loading workers too, which `datasets` would divide among them."""
+    """Yield all rows, also in data loader workers, among which `datasets` would divide them."""
     for batch in rows.iter(AT_ONCE):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
 
 
 def rows_of_captions(rows: Stream) -> Iterator[list[str]]:
-    """Yield the captions of every image, in one pass that decodes no image."""
+    """Yield the captions of every image in one pass, without decoding images."""
     require_columns(rows)
     yield from (row[CAPTIONS] or [] for row in rows_of(rows.select_columns([CAPTIONS])))
 
 
 def mixed(items: Iterable[Any], buffer_size: int, generator: np.random.Generator) -> Iterator[Any]:
-    """Yield items in a random order: each leaves a buffer of this size when another one takes its place.
+    """Yield items in random order, from a shuffle buffer.
 
     Args:
         items: the items.
@@ -202,22 +202,22 @@ def mixed(items: Iterable[Any], buffer_size: int, generator: np.random.Generator
 
 
 def in_memory(rows: Stream) -> ArrowDataset:
-    """Return the rows of a stream as a data set that is indexed by row, for evaluation; images stay encoded.
+    """Load a stream into a data set with random access, for evaluation; images stay encoded.
 
     Raises:
         ValueError: the stream has no rows.
     """
     features = require_columns(rows)
-    found = list(rows_of(undecoded(rows)))
-    if not found:
+    examples = list(rows_of(undecoded(rows)))
+    if not examples:
         raise ValueError("The stream of evaluation images has no rows.")
-    read = ArrowDataset.from_list(found, features=features)
+    read = ArrowDataset.from_list(examples, features=features)
     read.info.dataset_name, read._split = rows.info.dataset_name, rows.split
     return read
 
 
 def require_stream_arguments(args: Any) -> None:
-    """Check that training arguments fit a stream, which has no length and no epochs.
+    """Check that training arguments fit a stream, which has neither length nor epochs.
 
     Raises:
         ValueError: they do not.

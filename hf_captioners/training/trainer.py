@@ -1,4 +1,4 @@
-"""`CaptioningTrainer`: cross-entropy training of captioners, evaluated by their generated captions."""
+"""`CaptioningTrainer`: cross-entropy training of captioners with evaluation of generated captions."""
 
 import dataclasses
 import inspect
@@ -47,7 +47,7 @@ from .resume import (
     restore_best_checkpoint,
     why_finished,
 )
-from .scheduled_sampling import mix_in_own_words
+from .scheduled_sampling import mix_in_samples
 from .streams import StreamedPairs, require_stream_arguments
 
 logger = logging.get_logger(__name__)
@@ -56,7 +56,7 @@ SAMPLING_STRATEGIES = ("random", "group_by_length")
 
 
 class CaptioningTrainer(CaptionEvaluationTrainer):
-    """Trainer of captioners with `generate()` and a teacher-forced `forward`.
+    """Trainer for captioners with `generate()` and a teacher-forced `forward`.
 
     It trains the captioners of this library and those of transformers in `TRANSFORMERS_CAPTIONERS`, whole or in an
     adapter of PEFT (`peft.get_peft_model`), which is then what checkpoints hold.
@@ -210,7 +210,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         return self.sampler
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the loader of pairs; features are computed first where they are cached."""
+        """Return the data loader of pairs; uncached features are computed first."""
         if self._is_streamed:  # which shares the pairs among processes itself
             args = self.args
             return DataLoader(
@@ -226,14 +226,14 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: PreTrainedModel | None = None) -> tuple[Any, Any]:
-        """Return the optimizer class that `optim` names, and its arguments."""
+        """Return the optimizer class for the argument `optim`, and its keyword arguments."""
         if args.optim not in OPTIMIZERS:
             return CaptionEvaluationTrainer.get_optimizer_cls_and_kwargs(args, model)
         kind, options = OPTIMIZERS[args.optim]
         return kind, {"lr": args.learning_rate, **options}
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create the optimizer; `vision_learning_rate` gives the vision model its own rate."""
+        """Create the optimizer; `vision_learning_rate` sets the vision model's learning rate."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if is_new and self.args.vision_learning_rate is not None:
@@ -243,7 +243,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Create a schedule of transformers or of `SCHEDULES`; a plateau is one of `metric_for_best_model`."""
+        """Create a schedule of transformers or `SCHEDULES`; plateau schedules watch `metric_for_best_model`."""
         if self.args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU:
             mode = "max" if self.args.greater_is_better else "min"
             self.args.lr_scheduler_kwargs = {"mode": mode} | (self.args.lr_scheduler_kwargs or {})
@@ -269,10 +269,10 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the loss; scheduled sampling, if it is on, replaces input words."""
+        """Compute the loss, with scheduled sampling if it is on."""
         probability = self.args.scheduled_sampling_probability(self.state.epoch or 0)
         if probability and model.training:
-            words = mix_in_own_words(self.base_model, inputs, probability)
+            words = mix_in_samples(self.base_model, inputs, probability)
             inputs = {**inputs, "decoder_input_ids": words, "use_cache": False}
         if not isinstance(self.encoder, InstructedEncoder):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -311,12 +311,12 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether checkpoints hold the whole model, or its whole adapter, in unsharded form."""
+        """True if checkpoints hold the whole model, or whole adapter, unsharded."""
         has_own_adapter = isinstance(self.model, PreTrainedModel) and hasattr(self.model, "peft_config")
         return not has_own_adapter and not self._is_sharded
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train as transformers does, but make no further step in a run that had ended at its checkpoint.
+        """Train as transformers does; a run that ended at the checkpoint makes no further step.
 
         Args:
             resume_from_checkpoint: a checkpoint, or True for the newest one.
@@ -342,7 +342,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         return output
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the last evaluation is the best one, see `best_evaluation`."""
+        """Return whether the last evaluation is the best, see `best_evaluation`."""
         if super()._determine_best_metric(metrics, trial):
             return True
         key, better = self.args.best_metric_key, bool(self.args.greater_is_better)
@@ -370,7 +370,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
             self._start.average_into(self.model)
 
     def _check_captions(self) -> None:
-        """Check the captions of training and evaluation before any work; see `caption_checks` too."""
+        """Check the training and evaluation captions before training; see also `caption_checks`."""
         self.count_captions()
         if isinstance(self.train_dataset, CaptionPairs):
             warn_of_wordless(self.train_dataset.images)
@@ -380,7 +380,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
             self.check_evaluation(part)
 
     def count_captions(self) -> CaptionCounts | None:
-        """Count known and unknown tokens of the training captions, once; None without captions in memory.
+        """Count known and unknown tokens of the training captions (cached); None for streams.
 
         Raises:
             ValueError: see `check_training_captions`.
@@ -393,7 +393,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         return self._counts
 
     def check_evaluation(self, rows: Dataset, name: str = "evaluation") -> None:
-        """Check whether a data set can be evaluated, before training.
+        """Check before training that a data set can be evaluated.
 
         Args:
             rows: captioned images.
@@ -409,14 +409,14 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
             require_short_captions(self._wrapped(rows), self.encoder, self.base_model, name)
 
     def why_finished(self, state: TrainerState) -> str | None:
-        """Return why a run with this state makes no further step: its steps, epochs or patience; None if it does."""
-        for one in self.callback_handler.callbacks:
-            if isinstance(one, StopWithoutProgress) and one.is_due(state):
-                return f"{one.patience} evaluations without a better `{one.metric}`"
+        """Return why a run is finished: steps, epochs or patience; None if steps are left."""
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, StopWithoutProgress) and callback.is_due(state):
+                return f"{callback.patience} evaluations without a better `{callback.metric}`"
         return why_finished(state, self.args)
 
     def restore_final(self) -> bool:
-        """Load the final model of a finished run from the output directory.
+        """Load the final model of a finished run from the output directory; return whether there is one.
 
         Returns:
             Whether there is one. False: the run has steps left with these arguments, its final save is missing, or the
@@ -434,7 +434,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         return True
 
     def _end_at(self, checkpoint: str, state: TrainerState) -> TrainOutput:
-        """Restore the final model without a further step."""
+        """Restore the final model of a finished run without training."""
         self._load_from_checkpoint(checkpoint)
         restore_best_checkpoint(state, checkpoint)
         self._take_over(state)
@@ -465,7 +465,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
 
 
 def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool) -> None:
-    """Configure label smoothing inside the model: the smoother of transformers removes labels that captioners need.
+    """Configure label smoothing in the model: the smoother of transformers removes labels that captioners need.
 
     Raises:
         ValueError: the model is not of this library, whose loss reads the configuration in every step.
@@ -490,7 +490,7 @@ def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool)
 
 
 def keep_boxes_exact(fsdp_plugin: Any) -> None:
-    """Let FSDP leave the inputs of modules in their type, so that boxes stay in float32.
+    """Keep FSDP from casting module inputs, so that boxes stay in float32.
 
     The captioners of this library convert pixels and features themselves. In low precision, boxes that lie next to
     each other become equal, and the relations between regions change.

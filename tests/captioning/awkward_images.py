@@ -1,4 +1,4 @@
-"""Thirty images of which many programs read a few wrongly, or end."""
+"""Thirty images that many programs decode wrongly or crash on."""
 
 import io
 import zlib
@@ -20,7 +20,7 @@ def bomb() -> bytes:
 
 
 def write_awkward_images(folder: Path) -> list[str]:
-    """Write the images into a folder; return the names of those that cannot be read."""
+    """Write the images into a folder; return the names of the unreadable ones."""
     colours = np.random.default_rng(1).integers(0, 255, (6, 9, 3), dtype=np.uint8)
     photo = PIL.Image.fromarray(colours).resize((90, 60), PIL.Image.Resampling.BILINEAR)
     for turn in range(1, 9):

@@ -1,3 +1,3 @@
-"""The images and the captioner of the tests of the command line."""
+"""Fixtures: images and captioner from the tests of the command line."""
 
 from tests.cli.conftest import captioner, images, language_model, offline, scenes, vision_model  # noqa: F401

@@ -96,7 +96,7 @@ def test_reading_at_a_reduced_size_keeps_the_size_of_the_captioner(tmp_path):
     PIL.Image.open(PHOTO).resize((2400, 3000)).save(tmp_path / "large.jpg")
     pipeline, paths = load_pipeline(backend="onnx"), [str(tmp_path / "large.jpg")]
     whole, reduced = (CaptionBatches(pipeline, reduced_reading=value).preparation() for value in (False, True))
-    assert (whole.least_side, reduced.least_side) == (None, 288)
+    assert (whole.min_side, reduced.min_side) == (None, 288)
     pixels = [preparation(paths).items[0]["pixel_values"] for preparation in (whole, reduced)]
     assert pixels[0].shape == pixels[1].shape and 0 < abs(pixels[0] - pixels[1]).mean() < 0.04
     settings = [job_settings(pipeline, paths, reduced_reading=True), job_settings(pipeline, paths)]

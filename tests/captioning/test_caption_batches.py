@@ -112,6 +112,14 @@ def test_processes_that_read_ahead_change_nothing(pipeline, paths):
     assert (workers_for(1), workers_for(2, 5), workers_for(2, 0)) == (0, 2, 0)
 
 
+def wait_for(condition, seconds=60):
+    """Wait until a condition holds; fail after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition does not hold after {seconds} seconds"
+        time.sleep(0.02)
+
+
 def test_reading_ahead_is_bounded_and_in_order(tmp_path):
     """Two processes with two waiting batches each: at most four more than were taken, and one in each hand."""
 
@@ -119,11 +127,14 @@ def test_reading_ahead_is_bounded_and_in_order(tmp_path):
         (tmp_path / str(number)).touch()
         return number
 
+    def begun():
+        return {int(path.name) for path in tmp_path.iterdir()}
+
     ahead = read_ahead(prepare, range(30), workers=2)
-    taken = [next(ahead) for _ in range(3)]
-    time.sleep(0.5)
-    begun = {int(path.name) for path in tmp_path.iterdir()}
-    assert taken == [0, 1, 2] and begun == set(range(3 + 4))
+    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+    wait_for(lambda: len(begun()) >= 3 + 4)
+    time.sleep(0.2)  # one more would begin at once
+    assert begun() == set(range(3 + 4))
     assert list(ahead) == list(range(3, 30))
 
 
@@ -141,16 +152,13 @@ def test_processes_end_with_their_parent(tmp_path):
         (tmp_path / "ready").touch()
         time.sleep(60)
         os._exit(0)
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        wait_for((tmp_path / "ready").exists)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     worker = int((tmp_path / "worker").read_text())
-    deadline = time.monotonic() + 3
-    while is_running(worker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not is_running(worker)
+    wait_for(lambda: not is_running(worker))
 
 
 @pytest.mark.parametrize("batches", [1, 30])

@@ -1,4 +1,4 @@
-"""Fixtures: a folder of images with captions, a small GPT-2, a small vision model, a captioner."""
+"""Fixtures: captioned images, and small language, vision and captioning models."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ from .tiny_parts import (
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
-    """A name that is no directory is not looked for in the network."""
+    """Keep names that are not directories from being looked up on the network."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
@@ -30,7 +30,7 @@ def scenes(run_folder):
 
 @pytest.fixture(scope="session")
 def images(once_a_run, scenes):
-    """A folder of images with metadata.jsonl."""
+    """A folder of images with a `metadata.jsonl`."""
     return once_a_run("images", partial(write_images, scenes=scenes))
 
 
@@ -42,26 +42,26 @@ def language_model(once_a_run, scenes):
 
 @pytest.fixture(scope="session")
 def vision_model(once_a_run):
-    """A ViT of one layer and 16 patches."""
+    """A ViT with one layer and 16 patches."""
     return str(once_a_run("vision_model", write_vision_model))
 
 
 @pytest.fixture(scope="session")
 def detector(once_a_run):
-    """A YOLOS of one layer that looks for 6 things."""
+    """A YOLOS detector with one layer and 6 queries."""
     return str(once_a_run("detector", write_detector))
 
 
 @pytest.fixture(scope="session")
 def attribute_detector(once_a_run, scenes, vision_model):
-    """An attribute detector of ten words over the regions of the vision model."""
+    """An attribute detector for ten words, over the regions of the vision model."""
     fill = partial(write_attribute_detector, scenes=scenes, vision_model=vision_model)
     return str(once_a_run("attribute_detector", fill))
 
 
 @pytest.fixture(scope="session")
 def captioner(once_a_run, language_model, vision_model):
-    """An untrained VisualGPT of these parts, saved."""
+    """An untrained VisualGPT made of these parts, saved."""
     fill = partial(write_captioner, language_model=language_model, vision_model=vision_model)
     return str(once_a_run("captioner", fill))
 

@@ -1,4 +1,4 @@
-"""Every data set that `load_captions` knows, as a folder of six drawn images in that data set's own form."""
+"""Every data set known to `load_captions`, as a folder of six drawn images in its own format."""
 
 import io
 import json
@@ -11,7 +11,7 @@ TRAIN, VALIDATION = range(4), range(4, 6)
 
 
 def _karpathy(root, scenes, name, file_name, folder=None):
-    """Karpathy's file, with `filepath` for COCO's folders."""
+    """Write Karpathy's split file, with `filepath` for COCO's folders."""
     images = []
     for number, row in enumerate(scenes):
         entry = {"filename": file_name(number), "imgid": number, "split": "train" if number in TRAIN else "val"}
@@ -56,7 +56,7 @@ def conceptual_captions(root, scenes):
 
 
 def iu_xray(root, scenes):
-    """Studies with two views each, in R2Gen's form."""
+    """Write studies with two views each, in R2Gen's format."""
     content = {"train": [], "val": [], "test": []}
     for number, row in enumerate(scenes):
         study = f"CXR{number + 1}_IM-{number:04d}"
@@ -92,7 +92,7 @@ def by_columns(root, scenes):
 
 
 def containers(root, scenes):
-    """Shards of WebDataset: a text beside each image."""
+    """Write WebDataset shards with a text file per image."""
     for split, rows in (("train", TRAIN), ("validation", VALIDATION)):
         with tarfile.open(root / f"{split}-000.tar", "w") as shard:
             for number in rows:
@@ -127,7 +127,7 @@ MAKERS = {
 
 
 def make_folder(name: str, root: Path, scenes: datasets.Dataset) -> list[str]:
-    """Write a data set and return what to type after `--dataset NAME`."""
+    """Write a data set; return the arguments after `--dataset NAME`."""
     root.mkdir()
     options = MAKERS[name](root, [scenes[number] for number in range(6)])
     folder = [] if name == "scenes" else ["--data_dir", str(root)]

@@ -1,4 +1,4 @@
-"""Misspelled arguments of every command, each with the name that was meant or the fault that is named.
+"""Misspelt arguments of every command, each with the intended name or the reported error.
 
 As a program, this file runs all of them in one process that has imported nothing, and prints, for each, its exit
 status, the lines that it wrote, which of torch, transformers and datasets were imported for it, and how
@@ -177,7 +177,7 @@ MISSPELT = [*FAST, *LIBRARY]
 
 
 def run_all() -> list[dict]:
-    """Run all, in this process, and return what happened."""
+    """Run all command lines in this process; return the outcomes."""
     silence_libraries()
     results = [run_one(arguments) for arguments, _ in FAST]
     import PIL.Image
@@ -191,7 +191,7 @@ def run_all() -> list[dict]:
 
 
 def run_one(arguments: list[str]) -> dict:
-    """Run the command line, and return what happened."""
+    """Run one command line; return the outcome."""
     out, err = io.StringIO(), io.StringIO()
     imported = [name for name in HEAVY if name in sys.modules]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

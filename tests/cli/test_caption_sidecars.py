@@ -425,5 +425,5 @@ def test_training_refuses_captions_that_nobody_changed(folder, caption, captione
     assert main([*train, "--output_dir", str(tmp_path / "b")]) == 2
     said = capsys.readouterr().err
     assert f"A captioner wrote 1 text file(s) of {folder} and nobody changed them: {folder}/0.txt." in said
-    assert main([*train, "--output_dir", str(tmp_path / "c"), "--train_on_generated"]) in (0, 2)
+    assert main([*train, "--output_dir", str(tmp_path / "c"), "--train_on_generated"]) == 0
     assert "nobody changed" not in capsys.readouterr().err

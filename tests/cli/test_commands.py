@@ -73,7 +73,7 @@ def test_typed_arguments_override_a_recipe(tmp_path):
     typed += ["--output_dir", str(tmp_path)]
     args = cli.command_parser("train", cli.load_command("train")).parse_args([str(recipe), *typed])
     assert args.recipes == [str(recipe)]
-    given = {name: value for name, value in vars(args).items() if name not in train.OWN}
+    given = {name: value for name, value in vars(args).items() if name not in train.COMMAND_FLAGS}
     merged = merge_arguments(Recipe.load(recipe).arguments, given)
     model, data, training, test, recipe = read_arguments(merged)
     assert recipe == "auto"

@@ -84,7 +84,7 @@ def test_images_that_came_since_a_captioner_was_trained_count(captioner, images,
     names = list(rows["image_id"])
     TrainingImages.of(rows.select(range(4))).save(old)  # of images 0 to 5; the others came later
     HeldOut(names[4:6], 1).save(old)
-    TrainingImages.of(rows.select([4, 6])).with_those_of(old).save(new)
+    TrainingImages.of(rows.select([4, 6])).union_with(old).save(new)
     HeldOut([names[place] for place in (3, 5, 7, 8, 9)], 2).save(new)
     (data / names[9]).write_bytes((data / names[0]).read_bytes())  # a copy of an image of the old training
     output = tmp_path / "figures.json"

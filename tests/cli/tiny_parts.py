@@ -1,4 +1,4 @@
-"""Small images, models and captioners, each of which fills a folder; tests and attacks on files and jobs use them."""
+"""Small images, models and captioners, each written into a folder, for tests of the command line and of robustness."""
 
 import json
 from pathlib import Path
@@ -29,12 +29,12 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 
 
 def draw_scenes(cache: Path) -> Dataset:
-    """10 drawn images with five captions each."""
+    """Draw 10 images with five captions each."""
     return load_captions("scenes", num_images={"train": 10}, image_size=SIDE, split="train", cache_dir=cache)
 
 
 def write_images(folder: Path, scenes: Dataset) -> None:
-    """Images with metadata.jsonl."""
+    """Write images with a `metadata.jsonl`."""
     with open(folder / "metadata.jsonl", "w") as file:
         for index, row in enumerate(scenes):
             row["image"].save(folder / f"scene_{index:03d}.png")
@@ -42,7 +42,7 @@ def write_images(folder: Path, scenes: Dataset) -> None:
 
 
 def write_language_model(folder: Path, scenes: Dataset) -> None:
-    """A GPT-2 of two layers with a byte-level BPE."""
+    """Write a GPT-2 with two layers and a byte-level BPE."""
     base, end = ByteLevelBPETokenizer(), "<|endoftext|>"
     texts = [f" {caption}" for captions in scenes["captions"] for caption in captions]
     base.train_from_iterator(texts, vocab_size=300, special_tokens=[end], show_progress=False)
@@ -54,14 +54,14 @@ def write_language_model(folder: Path, scenes: Dataset) -> None:
 
 
 def write_vision_model(folder: Path) -> None:
-    """A ViT of one layer and 16 patches."""
+    """Write a ViT with one layer and 16 patches."""
     torch.manual_seed(1)
     ViTModel(ViTConfig(image_size=SIDE, patch_size=8, **SIZES)).save_pretrained(folder)
     ViTImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
 
 
 def write_detector(folder: Path) -> None:
-    """A YOLOS of one layer that looks for 6 things."""
+    """Write a YOLOS detector with one layer and 6 queries."""
     torch.manual_seed(0)
     config = YolosConfig(image_size=[SIDE, SIDE], num_detection_tokens=6, **SIZES)
     YolosForObjectDetection(config).save_pretrained(folder)
@@ -69,7 +69,7 @@ def write_detector(folder: Path) -> None:
 
 
 def write_attribute_detector(folder: Path, scenes: Dataset, vision_model: str) -> None:
-    """An untrained attribute detector of the ten most frequent words."""
+    """Write an untrained attribute detector for the ten most frequent words."""
     torch.manual_seed(3)
     words = attribute_words((caption for captions in scenes["captions"] for caption in captions), 10)
     vision, _ = load_vision_part(vision_model, SIDE)
@@ -77,7 +77,7 @@ def write_attribute_detector(folder: Path, scenes: Dataset, vision_model: str) -
 
 
 def write_captioner(folder: Path, language_model: str, vision_model: str) -> None:
-    """An untrained VisualGPT of these parts, saved."""
+    """Write an untrained VisualGPT made of these parts."""
     torch.manual_seed(2)
     parts = ModelArguments(language_model=language_model, vision_model=vision_model)
     model, processor = start_captioner(parts)
@@ -87,7 +87,7 @@ def write_captioner(folder: Path, language_model: str, vision_model: str) -> Non
 
 
 def write_word_captioner(folder: Path, scenes: Dataset, vision_model: str) -> None:
-    """An untrained Show, Attend and Tell with hard attention, saved."""
+    """Write an untrained Show, Attend and Tell with hard attention."""
     torch.manual_seed(3)
     fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
     parts = ModelArguments(

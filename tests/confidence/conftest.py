@@ -1,4 +1,4 @@
-"""Calibrations made by hand, a captioner that has one, and a captioner of drawn scenes whose errors are known."""
+"""Fixtures: hand-made calibrations, a calibrated captioner, and a captioner with known errors."""
 
 import hashlib
 import random
@@ -20,7 +20,7 @@ EFFECTS = {"token": 0.4, "caption": 0.2, "word": 0.5, "beams": 1.5, "weighted_be
 
 
 def calibration_of(folder: Path, num_beams: int = 3, samples: int = 4, kinds=tuple(KINDS)) -> Calibration:
-    """Return a calibration of a captioner with weights of our own, other ones for each kind of evidence."""
+    """Return a calibration with made-up weights, different for each kind of evidence."""
     estimators = {}
     for number, kind in enumerate(kinds):
         count = len(KINDS[kind])
@@ -34,7 +34,7 @@ def calibration_of(folder: Path, num_beams: int = 3, samples: int = 4, kinds=tup
 
 @pytest.fixture(scope="session")
 def calibrated(once_a_run) -> str:
-    """Folder of a tiny captioner of whole words with a calibration for three beams."""
+    """Folder of a tiny word-level captioner with a calibration for three beams."""
 
     def fill(folder: Path) -> None:
         save_captioner("transformer", folder)
@@ -44,7 +44,7 @@ def calibrated(once_a_run) -> str:
 
 
 class DrawnCaptioner:
-    """Captions drawn scenes with a colour and a shape, which are wrong as often as its probabilities do not say.
+    """Captions scenes by colour and shape, with errors that its probabilities do not reveal.
 
     An image has a difficulty; a word is right with the probability 1 - difficulty, and the captioner gives it one
     whose log-odds are three times as large. Hypotheses and samples draw words anew.
@@ -62,7 +62,7 @@ class DrawnCaptioner:
         self.labels = {row["image"].tobytes(): OBJECT_LABELS[row["objects"][0]["label"]].split() for row in rows}
 
     def prepare(self, image, **options):
-        """Return the pixels, by which the scene is known."""
+        """Return the pixels, by which the scene is recognised."""
         return {"pixels": image.tobytes()}
 
     def caption_prepared(self, items, num_return_sequences=1, do_sample=False, **options):
@@ -90,7 +90,7 @@ class DrawnCaptioner:
 
 
 def hash_of(pixels: bytes) -> int:
-    """Return a number of an image that is the same in every process."""
+    """Return a number for an image, the same in every process."""
     return int.from_bytes(hashlib.sha256(pixels).digest()[:8], "little")
 
 

@@ -1,4 +1,4 @@
-"""Images made by code, and a cache for each test."""
+"""Fixtures: generated images, and a separate cache for each test."""
 
 from functools import partial
 
@@ -17,13 +17,13 @@ def quiet_progress():
 
 @pytest.fixture
 def load(tmp_path):
-    """`load_captions` with a cache that only this test has."""
+    """`load_captions` with a cache for this test only."""
     return partial(load_captions, cache_dir=tmp_path / "cache")
 
 
 @pytest.fixture
 def image():
-    """Write a small image whose colours depend on its name."""
+    """Write a small image with colours that depend on its name."""
 
     def write(path, size=(24, 16), mode="RGB"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Create files of this version that every later version has to read: `python -m tests.frozen.make_frozen`.
+"""Creation of files that all later versions must be able to read: `python -m tests.frozen.make_frozen`.
 
 They lie in `tests/frozen/VERSION`: an export, feature stores, and a training that was ended in its middle. Never
 replace existing ones. Checkpoints of every architecture are in `tests/hub/frozen`.
@@ -35,7 +35,7 @@ TRAIN += ["--generation_num_beams", "1", "--generation_max_new_tokens", "4", "--
 
 
 def draw_images(folder: Path) -> None:
-    """Save six images of noise with captions in two splits."""
+    """Save six random noise images with captions in two splits."""
     folder.mkdir()
     random = np.random.default_rng(0)
     with (folder / "metadata.jsonl").open("w") as file:
@@ -48,7 +48,7 @@ def draw_images(folder: Path) -> None:
 
 
 def losses_of(run: Path) -> list[float]:
-    """Return the losses of the steps of a run."""
+    """Return the losses of a run's steps."""
     log = json.loads((run / "trainer_state.json").read_text())["log_history"]
     return [entry["loss"] for entry in log if "loss" in entry]
 
@@ -64,7 +64,7 @@ def make_export(folder: Path, images: Path) -> None:
 
 
 def make_feature_store(folder: Path) -> None:
-    """Write regions of five images in every number format, and what is read from each."""
+    """Write regions of five images in every number format, and the values read back."""
     random = np.random.default_rng(1)
     for kind in KINDS:
         expected = {}
@@ -78,7 +78,7 @@ def make_feature_store(folder: Path) -> None:
 
 
 def make_run(folder: Path) -> None:
-    """Train, and keep the checkpoint in the middle, the record of the data and the losses of the whole run.
+    """Train; keep a checkpoint from the middle, the data record and all losses.
 
     `folder` has the folder `images`.
     """
@@ -102,7 +102,7 @@ def make_run(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Create all of them in a new folder."""
+    """Create all files in a new folder."""
     folder.mkdir()
     (folder / "run").mkdir()
     draw_images(folder / "run" / "images")

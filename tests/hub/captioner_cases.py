@@ -1,4 +1,4 @@
-"""The tiny captioner of every architecture, from the tests of that architecture."""
+"""Tiny captioners of all architectures, built by the test cases in `tests/modeling`."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Numbers in the text of a card, and numbers in files in the forms that cards print."""
+"""Extraction of numbers from cards, and number formats in which cards print values."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def numbers_of(text: str) -> set[str]:
 
 
 def forms_of(value: Any) -> set[str]:
-    """Return the forms in which a card prints a value of a file."""
+    """Return all forms in which a card may print a value."""
     if isinstance(value, bool) or value is None:
         return set()
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def forms_of(value: Any) -> set[str]:
 
 
 def numbers_in_files(paths: Iterable[Path]) -> set[str]:
-    """Return the numbers in JSON files, and the numbers of parameters in files of weights."""
+    """Return the numbers in JSON files, and the parameter counts of weight files."""
     known: set[str] = set()
     for path in paths:
         if path.suffix == ".safetensors":

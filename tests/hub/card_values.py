@@ -1,4 +1,4 @@
-"""Facts of a card, each with a value."""
+"""Card facts in which every field has a value."""
 
 from hf_captioners.hub.card_facts import (
     DataFacts,
@@ -87,7 +87,7 @@ FIELDS = {
 
 
 def facts(kind, left_out=frozenset(), prefix=""):
-    """Facts without the fields whose path is in `left_out`."""
+    """Return the facts without the fields in `left_out`."""
     values = {}
     for name, value in FIELDS[kind].items():
         path = f"{prefix}{name}"

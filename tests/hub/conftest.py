@@ -1,4 +1,4 @@
-"""A Hub on the loopback address, and a captioner to push."""
+"""Fixtures: local Hub server, and a captioner to push."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from .loopback_hub import loopback_hub  # noqa: F401
 
 @pytest.fixture(scope="session")
 def saved(once_a_run):
-    """A captioner as training leaves it, with files that must not be pushed."""
+    """A captioner as saved by training, with files that must not be pushed."""
 
     def fill(folder):
         save_captioner("visualgpt", folder)
@@ -26,12 +26,12 @@ def saved(once_a_run):
 
 @pytest.fixture
 def captioner(saved, tmp_path):
-    """A copy that a test may change."""
+    """A copy of the captioner that a test may change."""
     return shutil.copytree(saved, tmp_path / "captioner")
 
 
 @pytest.fixture
 def hub(loopback_hub, monkeypatch, tmp_path):  # noqa: F811
-    """The Hub that this process uses, signed in as its user."""
+    """The local Hub server, used by this process and signed in."""
     loopback_hub.use_here(monkeypatch, tmp_path / "home")
     return loopback_hub

@@ -1,4 +1,4 @@
-"""Load captioners without the package and store the logits of given inputs.
+"""Load captioners without the package installed, and store their logits.
 
 Usage: python scoring_process.py FOLDER...; each has `captioner/` and `inputs.pt`, and gets `logits.pt`.
 """

@@ -27,7 +27,7 @@ from hf_captioners.modeling.search_captioning import (
     NoImmediateRepetition,
     TrigramPenalty,
     best_of_groups,
-    with_one_least_length,
+    with_one_min_length,
 )
 
 END, PAD, BEGIN, WORDS = 0, 1, 2, 7
@@ -323,19 +323,19 @@ def test_no_immediate_repetition():
     new_tokens=st.integers(0, 6),
     ends=st.lists(st.sampled_from([END, 3, WORDS + 5]), min_size=1, max_size=2, unique=True),
 )
-def test_one_least_length_equals_the_two_of_transformers(min_length, new_tokens, ends):
+def test_one_min_length_equals_the_two_of_transformers(min_length, new_tokens, ends):
     """Also with an end token outside of the vocabulary, at the place of the first of the two."""
     other, end = TemperatureLogitsWarper(2.0), torch.tensor(ends)
     limits = [MinLengthLogitsProcessor(min_length, end), MinNewTokensLengthLogitsProcessor(2, new_tokens, end)]
     stock = LogitsProcessorList([other, *limits, other])
-    found = with_one_least_length(stock)
+    found = with_one_min_length(stock)
     assert [type(one) for one in found] == [type(other), NoEarlyEnd, type(other)]
     assert only_lower_scores([one for one in found if one is not other])
     scores = torch.randn(3, WORDS, generator=torch.Generator().manual_seed(0))
     for length in range(1, 10):
         ids = torch.full((3, length), BEGIN)
         assert torch.equal(found(ids, scores.clone()), stock(ids, scores.clone()))
-    assert with_one_least_length(LogitsProcessorList([other])) == [other]
+    assert with_one_min_length(LogitsProcessorList([other])) == [other]
 
 
 def test_no_bad_endings():

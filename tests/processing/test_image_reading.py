@@ -204,8 +204,8 @@ def test_a_large_jpeg_may_be_decoded_at_a_reduced_size(tmp_path):
     exif[0x0112] = 6
     image.save(tmp_path / "a.jpg", exif=exif)
     image.save(tmp_path / "a.png")
-    sizes = [read_image(tmp_path / "a.jpg", least_side=side).size for side in (None, 300, 240, 100, 1)]
+    sizes = [read_image(tmp_path / "a.jpg", min_side=side).size for side in (None, 300, 240, 100, 1)]
     assert sizes == [(480, 640), (480, 640), (240, 320), (120, 160), (60, 80)]
-    assert read_image(tmp_path / "a.png", least_side=1).size == (640, 480)
-    whole, reduced = (read_image(tmp_path / "a.jpg", least_side=side).resize((60, 80)) for side in (None, 60))
+    assert read_image(tmp_path / "a.png", min_side=1).size == (640, 480)
+    whole, reduced = (read_image(tmp_path / "a.jpg", min_side=side).resize((60, 80)) for side in (None, 60))
     assert np.abs(np.asarray(whole).astype(int) - np.asarray(reduced)).max() < 8

@@ -1,4 +1,4 @@
-"""The review page in a browser, worked with by keyboard only, and its server as a process that can be killed."""
+"""The review page in a browser, operated by keyboard, and its server as a process that can be killed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The long form of the attacks: `make attack SEED="1 2 3" COUNT=100`.
+"""Long runs of the attacks: `make attack SEED="1 2 3" COUNT=100`.
 
 Every attack runs in a process that is forked from this one. What is done is kept in a folder, so that an interrupted
 call is resumed by the next one with the same seeds and count. The table is printed, and written as JSON for
@@ -36,7 +36,7 @@ def planned(seeds: list[int], count: int, classes: list[str]) -> Iterator[tuple[
 
 
 def read_done(path: Path) -> dict[str, Outcome]:
-    """Return the outcomes of earlier calls; an incomplete last line is removed."""
+    """Read the outcomes of earlier calls; drop an incomplete last line."""
     if not path.is_file():
         return {}
     lines = path.read_bytes().split(b"\n")
@@ -59,7 +59,7 @@ def special_files(folder: str, names: list[str]) -> list[str]:
 def run_attacks(
     seeds: list[int], count: int, classes: list[str], folder: Path, minutes: float = math.inf, again: bool = False
 ) -> bool:
-    """Run the attacks that are not done, or that have failed; return whether all are done."""
+    """Run the attacks that are missing or failed; return whether all are done."""
     folder = folder.absolute()  # an attack changes the working directory of its process
     folder.mkdir(parents=True, exist_ok=True)
     done, end = read_done(folder / STATE), time.monotonic() + 60 * minutes

@@ -39,7 +39,7 @@ TARGETS = (
 
 
 def answer(seed: str) -> list[tuple[bytes, float]]:
-    """Return what the server sends, in pieces with the seconds after each."""
+    """Return the parts of a server's answer, with the pause in seconds after each."""
     rng = random.Random(seed)
     files = list(whole_images().values())
     body = rng.choice(files)
@@ -72,7 +72,7 @@ def answer(seed: str) -> list[tuple[bytes, float]]:
 
 
 class HostileServer(socketserver.BaseRequestHandler):
-    """Sends what the path of a request gives the seed of."""
+    """Server whose answer is determined by the seed in the request's path."""
 
     def handle(self) -> None:
         """Answer, as long as somebody reads."""

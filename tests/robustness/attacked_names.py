@@ -47,7 +47,7 @@ def other_form(name: str, rng: random.Random) -> str:
 
 
 def make_images(folder: Path, source: Path, rng: random.Random) -> list[str]:
-    """Make images with odd names, and return the names; of those that differ in form only there is one."""
+    """Make images with odd names; return the names, each image once."""
     names: dict[str, str] = {}
     for _ in range(rng.randint(2, 8)):
         name = rng.choice(("", "", "sub/")) + rng.choice(PARTS) + rng.choice(ENDINGS)

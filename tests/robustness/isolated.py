@@ -1,4 +1,4 @@
-"""Attacks in forked processes, which are measured, stopped when they hang, and watched for what they start."""
+"""Attacks in forked processes: measured, stopped when they hang, and watched for side effects."""
 
 import faulthandler
 import gc

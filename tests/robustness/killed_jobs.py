@@ -1,4 +1,4 @@
-"""Long jobs that are killed at random moments and resumed; what they write must be what an undisturbed job writes."""
+"""Long jobs, killed at random times and resumed; their output must equal an undisturbed job's."""
 
 import contextlib
 import http.server
@@ -139,7 +139,7 @@ def replace_locks(kind: Any, lock: Any) -> None:
 
 
 def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = None) -> tuple[int | None, float]:
-    """Run a job in a forked process, which is killed at a moment of its CPU time.
+    """Run a job in a forked process and kill it at a given CPU time.
 
     Returns:
         The exit status, or None if it was killed; and its CPU seconds.
@@ -180,7 +180,7 @@ def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = N
 
 
 def difference(expected: Outputs, found: Outputs) -> str:
-    """Return how the outputs of two jobs differ; nothing if they are equal, or weights within 1e-6."""
+    """Return the difference between two jobs' outputs; empty if equal, or weights within 1e-6."""
     if expected.keys() != found.keys():
         return f"the undisturbed job has {sorted(expected)}, the resumed one {sorted(found)}"
     for name, content in expected.items():

@@ -1,4 +1,4 @@
-"""Captioning in several processes, of which some are killed: the job goes on, or ends and is resumed."""
+"""Captioning in several processes of which some are killed: the job continues, or is resumed."""
 
 import contextlib
 import os

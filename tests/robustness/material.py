@@ -1,4 +1,4 @@
-"""Material of the attacks: small images, data sets, models and captioners, made once in a folder."""
+"""Data for the attacks: small images, data sets, models and captioners, made once per folder."""
 
 import os
 from functools import cached_property
@@ -18,7 +18,7 @@ SCENES = 6
 
 
 class Material:
-    """Whole files, from which attacks make damaged ones.
+    """Intact files that attacks damage.
 
     Args:
         root: an empty folder, or one that a `Material` has filled.
@@ -58,7 +58,7 @@ class Material:
 
 
 def load_libraries() -> None:
-    """Import what forked processes would import, so that each starts with it."""
+    """Import the libraries in advance for forked processes."""
     import h5py  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""The permitted outcomes of an attack, in one place.
+"""Permitted outcomes of attacks.
 
 An attack gives the library a damaged or hostile file. There are two permitted outcomes: a result, or one of our errors
 whose message names the fault. Everything else has failed: another error, a crash, a program that was started, too much

@@ -1,4 +1,4 @@
-"""Files that an attack opens: an audit hook on what Python opens, and canaries for readers in C, which it misses."""
+"""Detection of files opened by an attack: Python's audit hook, and canary files for readers in C."""
 
 import os
 import sys

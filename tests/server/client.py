@@ -1,4 +1,4 @@
-"""Requests to a server of captions."""
+"""Requests to the caption server."""
 
 import http.client
 import json

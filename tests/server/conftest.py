@@ -1,4 +1,4 @@
-"""The images and the captioner of the tests of the command line, and a server in a thread of this process."""
+"""Fixtures: images and captioner from the tests of the command line, and a server thread."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.cli.conftest import captioner, images, language_model, offline, scene
 
 @pytest.fixture(scope="session")
 def caption(captioner):  # noqa: F811
-    """A captioner that notes the sizes of its batches."""
+    """A captioner that records the sizes of its batches."""
 
     class Noted(CaptionBatches):
         sizes: list[int] = []
@@ -37,16 +37,17 @@ def contents(images):  # noqa: F811
 
 
 def port_of(server, log):
-    """Wait until a process serves, and return its port."""
+    """Wait until a server process listens, and return its port."""
+    deadline = time.monotonic() + 300
     while "Running on http://127.0.0.1:" not in (text := log.read_text()):
-        assert server.poll() is None, text[-3000:]
+        assert server.poll() is None and time.monotonic() < deadline, text[-3000:]
         time.sleep(0.1)
     return int(text.partition("127.0.0.1:")[2].split()[0])
 
 
 @contextmanager
 def command_serves(fork_server, captioner, folder, *typed):  # noqa: F811
-    """Serve with the command in a folder; yield its process and port."""
+    """Run the `serve` command in a folder; yield its process and port."""
     command = ["-m", "hf_captioners.cli", "serve", captioner, "--port", "0", "--device", "cpu", "--num_beams", "1"]
     with open(folder / "log.txt", "w") as log:
         server = fork_server.start([*command, *typed], log, log, cwd=folder, env=os.environ | {"HF_HUB_OFFLINE": "1"})
@@ -59,7 +60,7 @@ def command_serves(fork_server, captioner, folder, *typed):  # noqa: F811
 
 @contextmanager
 def served(caption, **options):
-    """Serve a captioner as the command does, and return the port."""
+    """Context manager that serves a captioner in a thread; yields the port."""
     loop, started = asyncio.new_event_loop(), threading.Event()
     ports = []
 

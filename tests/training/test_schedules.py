@@ -5,7 +5,7 @@ import torch
 
 from hf_captioners.training import CaptioningTrainingArguments
 from hf_captioners.training.optimization import ArcticRMSprop, RunLength, noam, sampling_probability, step_decay
-from hf_captioners.training.scheduled_sampling import mix_in_own_words
+from hf_captioners.training.scheduled_sampling import mix_in_samples
 
 RUN = RunLength(steps_per_epoch=10, warmup_steps=0, hidden_size=None)
 
@@ -148,13 +148,13 @@ class TestScheduledSampling:
 
     def test_nothing_is_drawn_without_coins(self, model, inputs):
         words = model.prepare_decoder_input_ids_from_labels(inputs["labels"])
-        assert torch.equal(mix_in_own_words(model, inputs, 0.0), words)
+        assert torch.equal(mix_in_samples(model, inputs, 0.0), words)
         assert model.training
 
     def test_only_words_are_replaced(self, model, inputs):
         words = model.prepare_decoder_input_ids_from_labels(inputs["labels"])
         torch.manual_seed(0)
-        mixed = mix_in_own_words(model, inputs, 1.0)
+        mixed = mix_in_samples(model, inputs, 1.0)
         assert torch.equal(mixed[:, 0], words[:, 0])
         is_word = torch.zeros_like(words, dtype=torch.bool)
         is_word[:, 1:] = inputs["labels"][:, :-1] != -100
@@ -164,7 +164,7 @@ class TestScheduledSampling:
     def test_a_sample_depends_on_the_samples_before_it(self, model, inputs, monkeypatch):
         """Where the most probable word is taken each time, that is what greedy search writes."""
         monkeypatch.setattr(torch, "multinomial", lambda shares, number: shares.argmax(-1, keepdim=True))
-        mixed = mix_in_own_words(model, inputs, 1.0)
+        mixed = mix_in_samples(model, inputs, 1.0)
         length = int((inputs["labels"] != -100).sum(1).min())
         greedy = model.eval().generate(
             pixel_values=inputs["pixel_values"], num_beams=1, max_new_tokens=length - 1, min_new_tokens=length - 1
@@ -174,7 +174,7 @@ class TestScheduledSampling:
     def test_a_share_of_words_is_replaced(self, model, inputs):
         words = model.prepare_decoder_input_ids_from_labels(inputs["labels"])
         torch.manual_seed(0)
-        changed = torch.stack([mix_in_own_words(model, inputs, 0.3) != words for _ in range(8)])
+        changed = torch.stack([mix_in_samples(model, inputs, 0.3) != words for _ in range(8)])
         is_word = inputs["labels"][:, :-1] != -100
         assert 0.2 < changed[:, :, 1:][:, is_word].float().mean() < 0.4
 
@@ -185,7 +185,7 @@ class TestScheduledSampling:
             shares.append(probability)
             return model.prepare_decoder_input_ids_from_labels(inputs["labels"])
 
-        monkeypatch.setattr("hf_captioners.training.trainer.mix_in_own_words", note)
+        monkeypatch.setattr("hf_captioners.training.trainer.mix_in_samples", note)
         fields = {"scheduled_sampling_increase": 0.25, "scheduled_sampling_every": 1, "num_train_epochs": 4}
         make_trainer(eval_strategy="no", save_strategy="no", **fields).train()
         assert shares == [0.25, 0.25, 0.5, 0.5, 0.5, 0.5]

@@ -63,10 +63,10 @@ def _read_stream(stream: BinaryIO, size: int, max_numbers: int) -> np.ndarray:
     else:
         raise ValueError(f"its format is {version}; expected (1, 0) or (2, 0)")
     require_numbers(shape, dtype, "it", max_numbers)
-    wanted = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or wanted > size:
-        raise ValueError(f"it declares the shape {list(shape)} ({wanted:,} bytes), and has {size:,} bytes")
-    content = stream.read(wanted)
-    if len(content) < wanted:
-        raise ValueError(f"it is truncated: {len(content):,} of {wanted:,} bytes are there")
+    declared = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or declared > size:
+        raise ValueError(f"it declares the shape {list(shape)} ({declared:,} bytes), and has {size:,} bytes")
+    content = stream.read(declared)
+    if len(content) < declared:
+        raise ValueError(f"it is truncated: {len(content):,} of {declared:,} bytes are there")
     return np.frombuffer(bytearray(content), dtype).reshape(shape, order="F" if by_columns else "C")

@@ -76,20 +76,20 @@ class BottomUpTsv(RegionSource):
 
     def _note(self, path: Path, line: int, place: tuple[int, int, int]) -> None:
         number, start, stop = place
-        name, *others = self._contents[number][start : min(stop, start + LONGEST_ID)].split(b"\t", 1)
+        name, *fields = self._contents[number][start : min(stop, start + LONGEST_ID)].split(b"\t", 1)
         try:
             image_id = name.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}:{line}: the image id {name!r:.60} is not UTF-8.") from error
-        if not image_id or not others or stop - start < SHORTEST_RECORD:
+        if not image_id or not fields or stop - start < SHORTEST_RECORD:
             raise ValueError(
                 f"{path}:{line}: the line begins with {name!r:.60}, expected an image id, a tab and the other columns "
                 "of a record."
             )
-        known = self._places.setdefault(image_id, place)
-        if known is place:
+        earlier = self._places.setdefault(image_id, place)
+        if earlier is place:
             return
-        if self._line(known) != self._line(place):
+        if self._line(earlier) != self._line(place):
             raise ValueError(f"{path}:{line}: the image {image_id} occurs twice with different regions.")
         self.repeated += 1
 
@@ -172,9 +172,9 @@ def _lines(content: bytes | mmap.mmap) -> Iterator[tuple[int, int, int]]:
     """Yield line number, start and end offset of each line that is not empty."""
     line = 1
     start = 3 if content[:3] == b"\xef\xbb\xbf" else 0  # a byte order mark is no part of the first id
-    while found := TEXT.search(content, start):
-        line += content[start : found.start()].count(b"\n")
-        stop = content.find(b"\n", found.start())
+    while match := TEXT.search(content, start):
+        line += content[start : match.start()].count(b"\n")
+        stop = content.find(b"\n", match.start())
         stop = len(content) if stop < 0 else stop
-        yield line, found.start(), stop
+        yield line, match.start(), stop
         start = stop

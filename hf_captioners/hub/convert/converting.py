@@ -163,7 +163,7 @@ def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> A
     unknown = released.unknown + sorted(set(released.weights) - set(shapes))
     problems = {"Unknown keys": unknown, "Missing weights": missing, "Weights of the wrong size": misshapen}
     if any(problems.values()):
-        listed = [f"{what} ({len(keys)}): {_shorten(keys)}." for what, keys in problems.items() if keys]
+        listed = [f"{problem} ({len(keys)}): {_shorten(keys)}." for problem, keys in problems.items() if keys]
         raise ValueError(f"{checkpoint} does not fit a {type(model).__name__}. {' '.join(listed)}")
     model.load_state_dict(released.weights, strict=False)
     model.tie_weights()

@@ -117,8 +117,8 @@ def convert_config(options: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
     if variant not in VARIANTS:
         raise ValueError(f"`caption_model` is {variant!r}, expected one of {', '.join(VARIANTS)}.")
     tokens, words = weights["embed.0.weight"].shape
-    given = weights.get("fc_embed.0.weight")
-    vector = {} if given is None else {"global_vector": "given", "global_feature_size": given.shape[1]}
+    projection = weights.get("fc_embed.0.weight")
+    vector = {} if projection is None else {"global_vector": "given", "global_feature_size": projection.shape[1]}
     inner = weights.get("refiner.layers.0.feed_forward.w_1.bias")
     return ImageTransformerConfig(
         vocab_size=tokens,
@@ -144,7 +144,7 @@ def convert_config(options: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
 
 def plain_name(key: str) -> str:
     """Rename layers of the reduced encoder as those of the full one: `refiner.layer1` to `refiner.layers.0`."""
-    return re.sub(r"^refiner\.layer(\d+)\.", lambda found: f"refiner.layers.{int(found[1]) - 1}.", key)
+    return re.sub(r"^refiner\.layer(\d+)\.", lambda match: f"refiner.layers.{int(match[1]) - 1}.", key)
 
 
 def unknown_keys(keys: Iterable[str]) -> list[str]:

@@ -59,8 +59,8 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
         return Path(given)
     candidates = sorted(checkpoint.parent.glob("infos*.pkl"))
     suffix = checkpoint.stem.removeprefix("model")
-    others = {path.stem.removeprefix("model") for path in checkpoint.parent.glob("model?*.pth")} | {"-best", "_best"}
-    of_others = tuple(others - {suffix})
+    suffixes = {path.stem.removeprefix("model") for path in checkpoint.parent.glob("model?*.pth")} | {"-best", "_best"}
+    of_others = tuple(suffixes - {suffix})
     fitting = [
         path for path in candidates if path.stem.endswith(suffix) and not path.stem.endswith(of_others)
     ] or candidates

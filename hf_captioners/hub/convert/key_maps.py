@@ -57,7 +57,7 @@ class KeyMap:
 
 def count_layers(keys: Iterable[str], pattern: str) -> int:
     """Return 1 + the largest layer number in weight names, read by the group of `pattern`; 0 without any."""
-    return max((1 + int(found[1]) for key in keys if (found := re.match(pattern, key))), default=0)
+    return max((1 + int(match[1]) for key in keys if (match := re.match(pattern, key))), default=0)
 
 
 # Decoding state in checkpoints of the M2 code.
@@ -124,12 +124,12 @@ def projection_names(released: str, ours: str, letters: str) -> tuple[tuple[str,
 
 
 def norm_names(released: str, ours: str) -> tuple[tuple[str, str], ...]:
-    """Return renamings of an `UnbiasedLayerNorm` of the same programs."""
+    """Return renamings of an `UnbiasedLayerNorm` in the ImageCaptioning.pytorch family."""
     return ((rf"{released}\.a_2", f"{ours}.weight"), (rf"{released}\.b_2", f"{ours}.bias"))
 
 
 def sub_layer_names(released: str, ours: str, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return renamings of a layer's residual connections and feed-forward layer in the same programs.
+    """Return renamings of residual connections and feed-forward layers in the ImageCaptioning.pytorch family.
 
     Args:
         released: pattern of the layer's name, with one group.

@@ -82,7 +82,7 @@ def read_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> d
         )
     slots = released.get(attention.format("m_k"))
     vocabulary, width = released["decoder.word_emb.weight"].shape
-    levels = {int(found[1]) - 1 for key in released if (found := re.search(r"\.fc_alpha(\d)\.", key))}
+    levels = {int(match[1]) - 1 for key in released if (match := re.search(r"\.fc_alpha(\d)\.", key))}
     return {name: settings.get(name, default) for name, default in RELEASED_IDS.items()} | {
         "d_model": width,
         "n_head": heads,

@@ -93,10 +93,10 @@ def random_inputs(model: Any) -> dict[str, Tensor]:
     vectors = {
         name: torch.randn(IMAGES, width, generator=generator) for name, width in model.config.required_vectors.items()
     }
-    given = {"region_features": features, **vectors, "decoder_input_ids": torch.cat((begin, words), dim=1)}
+    inputs = {"region_features": features, **vectors, "decoder_input_ids": torch.cat((begin, words), dim=1)}
     if model.config.needs_region_boxes:
-        given["region_boxes"] = torch.rand(IMAGES, REGIONS, 2, 2, generator=generator).sort(dim=2).values.flatten(2)
-    return given
+        inputs["region_boxes"] = torch.rand(IMAGES, REGIONS, 2, 2, generator=generator).sort(dim=2).values.flatten(2)
+    return inputs
 
 
 @torch.no_grad()

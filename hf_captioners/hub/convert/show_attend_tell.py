@@ -251,9 +251,9 @@ def _program_layer(
     def vector(value: Tensor) -> Tensor:
         return value.reshape(-1)
 
-    if found := re.fullmatch(r"(W|b)_att_(\d+)", part):
-        name = f"{keys}.layers.{int(found[2]) - 1}"
-        return (f"{name}.weight", matrix) if found[1] == "W" else (f"{name}.bias", vector)
+    if match := re.fullmatch(r"(W|b)_att_(\d+)", part):
+        name = f"{keys}.layers.{int(match[2]) - 1}"
+        return (f"{name}.weight", matrix) if match[1] == "W" else (f"{name}.bias", vector)
     parts: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
         "W": (f"{layer_name}.lstm.word_projection.weight", gates),
         "b": (f"{layer_name}.lstm.word_projection.bias", gates),
@@ -309,8 +309,8 @@ def read_sizes(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[st
     """Infer layer sizes, as `convert_config` needs them, from the weights and the settings."""
     tokens, embedding = released["embedding.weight"].shape
     attention, features = released["attention.encoder_att.weight"].shape
-    given = {name: settings[name] for name in ("dropout", "alpha_c") if name in settings}
-    return given | {
+    trained_settings = {name: settings[name] for name in ("dropout", "alpha_c") if name in settings}
+    return trained_settings | {
         "attention_dim": attention,
         "embed_dim": embedding,
         "decoder_dim": released["init_h.weight"].shape[0],

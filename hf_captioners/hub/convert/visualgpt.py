@@ -94,7 +94,7 @@ def read_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> d
     Raises:
         ValueError: the number of heads does not fit, or token ids are missing.
     """
-    levels = {int(found[1]) for key in released if (found := re.search(r"\.fc_alpha(\d)\.", key))}
+    levels = {int(match[1]) for key in released if (match := re.search(r"\.fc_alpha(\d)\.", key))}
     return read_gpt2_sizes(released, settings) | {
         "d_ff": released["encoder.layers.0.pwff.fc1.weight"].shape[0],
         "cross_levels": settings.get("cross_levels", sorted(level - 1 for level in levels)),

@@ -1,4 +1,4 @@
-"""Rewards of self-critical training: functions, their weighted sum, and their references."""
+"""Rewards of self-critical training: reward functions, their weighted sum, and references."""
 
 from .functions import (
     SELF_RETRIEVAL,

@@ -1,4 +1,4 @@
-"""Reward functions of self-critical training, for `SCSTTrainer` and for the trainers of TRL.
+"""Reward functions of self-critical training, for `SCSTTrainer` and TRL's trainers.
 
 A reward is a function `(completions, references, images=None, **columns) -> list[float | None]`, called by keywords.
 None skips a completion. It gets the columns of the data set, one entry per completion, and images only if it has a
@@ -20,7 +20,7 @@ SELF_RETRIEVAL = "self_retrieval"
 
 
 def reward_metrics() -> dict[str, str]:
-    """Return the metrics that are rewards, by the names of the rewards: the metric, or the score that it rewards.
+    """Return the metric of each reward name that stands for a metric.
 
     Example:
 
@@ -30,8 +30,8 @@ def reward_metrics() -> dict[str, str]:
     assert reward_metrics()["bleu"] == reward_metrics()["bleu_4"] == "bleu"
     ```
     """
-    known = {name: metric.reward for name, metric in METRICS.items() if metric.reward is not None}
-    return {score: name for name, score in known.items()} | {name: name for name in known}
+    names = {name: metric.reward for name, metric in METRICS.items() if metric.reward is not None}
+    return {score: name for name, score in names.items()} | {name: name for name in names}
 
 
 def reward_names() -> list[str]:
@@ -49,7 +49,7 @@ def reward_names() -> list[str]:
 
 
 def check_rewards(rewards: Sequence[str]) -> None:
-    """Check the names of rewards; functions of `module:function` are imported.
+    """Check reward names, and import functions given as `module:function`.
 
     Raises:
         ValueError: a name is unknown; the message has the nearest one.
@@ -73,7 +73,7 @@ def check_rewards(rewards: Sequence[str]) -> None:
 
 
 def caption_texts(completions: Sequence[Any]) -> list[str]:
-    """Return completions as texts; those of conversations of TRL are lists of messages.
+    """Return completions as texts; TRL's conversations are lists of messages.
 
     Raises:
         TypeError: a completion is neither a text nor a list of messages.
@@ -105,7 +105,7 @@ def _text_of(completion: Any) -> str:
 
 
 class MetricReward:
-    """A metric of each completion against the references of its image, computed with other images for none.
+    """Reward function: the score of a metric for each completion, against the references of its image.
 
     Args:
         name: metric of `reward_metrics`, or its score.
@@ -174,11 +174,13 @@ class MetricReward:
                 f"columns are {', '.join(columns)}. Choose one: references_column=NAME."
                 f"{did_you_mean(self.references_column, columns)}"
             )
-        given = [[texts] if isinstance(texts, str) else texts for texts in columns[self.references_column]]
+        reference_sets = [[texts] if isinstance(texts, str) else texts for texts in columns[self.references_column]]
         texts = self.prepared.tokenize(caption_texts(completions), ended if self._metric.counts_end else None, words)
-        known = [place for place, references in enumerate(given) if references]
+        known = [place for place, references in enumerate(reference_sets) if references]
         values: list[float | None] = [None] * len(texts)
-        scores = self._score([texts[place] for place in known], [given[place] for place in known]) if known else []
+        scores = (
+            self._score([texts[place] for place in known], [reference_sets[place] for place in known]) if known else []
+        )
         for place, score in zip(known, scores, strict=True):
             values[place] = float(score)
         return values
@@ -186,16 +188,16 @@ class MetricReward:
     def _score(self, texts: list[str], references: list[Sequence[str]]) -> Sequence[float]:
         if self._metric_name == "cider_d":
             return self._cider_d(texts, references)
-        tokenised = [self.prepared.words_of(one, self._metric.counts_end) for one in references]
+        tokenised = [self.prepared.words_of(words, self._metric.counts_end) for words in references]
         scores = compute_scores(self._metric_name, self._metric, texts, tokenised, self._resources)
         return next(score.per_image or [] for score in scores if score.name == self._metric.reward)
 
     def _cider_d(self, texts: list[str], references: list[Sequence[str]]) -> Sequence[float]:
-        """Score with the prepared references where they are known."""
-        rows = [self.prepared.row_of(one) for one in references]
+        """Compute CIDEr-D rewards; prepared references are used for training images."""
+        rows = [self.prepared.row_of(texts_of_image) for texts_of_image in references]
         if self._scorer is not None and None not in rows:
             return self._scorer.score(texts, [row for row in rows if row is not None]).tolist()
-        tokenised = [self.prepared.words_of(one, with_end=True) for one in references]
+        tokenised = [self.prepared.words_of(texts_of_image, with_end=True) for texts_of_image in references]
         return CiderD(tokenised, self._frequency).score(texts).tolist()
 
 
@@ -205,7 +207,7 @@ def caption_reward(
     references_column: str = "references",
     document_frequency: str = "per_image",
 ) -> MetricReward:
-    """Make a reward for a trainer of TRL, such as `GRPOTrainer`.
+    """Make a reward function for a TRL trainer, such as `GRPOTrainer`.
 
     Args:
         name: cider_d, bleu, rouge_l, meteor, or another one of `reward_metrics`.
@@ -234,7 +236,7 @@ def caption_reward(
 def named_reward(
     name: str, prepared: TrainingReferences | None = None, document_frequency: str = "per_image"
 ) -> Reward:
-    """Return the reward of a name or of `module:function`.
+    """Return the reward function for a name or `module:function`.
 
     Args:
         name: of `reward_metrics`, or `module:function`.

@@ -1,4 +1,4 @@
-"""Tokenised captions of a training set and their document frequencies, for rewards by metrics."""
+"""Tokenised captions of a training set and their document frequencies, for metric rewards."""
 
 import copy
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from hf_captioners.metrics.caption_tokenizers import CaptionTokenizer, caption_t
 END_WORD = "<end>"
 """Word for the end token; no tokenizer of captions produces it."""
 FREQUENCIES = ("per_image", "per_caption")
-MIN_KNOWN_SHARE = 0.5
+MIN_FOUND_SHARE = 0.5
 """Smallest share of the words of the training captions that a file of document frequencies must contain."""
 
 
 class TrainingReferences:
-    """Captions of all training images, tokenised once as in the COCO evaluation.
+    """Captions of all training images, tokenised as in the COCO evaluation.
 
     Args:
         captions: for each image its captions. None: nothing is prepared, and references are tokenised when they come.
@@ -67,11 +67,11 @@ class TrainingReferences:
         self._row_of = {tuple(texts): row for row, texts in reversed(list(enumerate(captions)))}
 
     def row_of(self, references: Sequence[str]) -> int | None:
-        """Return the row of the image with these captions; None if they are not those of a training image."""
+        """Return the row of the training image with these captions; None for other captions."""
         return self._row_of.get(tuple(references))
 
     def words_of(self, references: Sequence[str], with_end: bool = False) -> list[str]:
-        """Return the tokenised form of an image's references, with `<end>` if it is asked for and ends count."""
+        """Return the tokenised references of an image, with `<end>` if requested and if ends count."""
         row = self.row_of(references)
         if row is not None:
             return (self.with_end if with_end else self.words)[row]
@@ -87,7 +87,7 @@ class TrainingReferences:
         ended: Sequence[bool] | None = None,
         words: Sequence[str] | None = None,
     ) -> list[str]:
-        """Return the words of completions, joined by blanks.
+        """Tokenise completions; return their words joined by spaces.
 
         Args:
             completions: N captions.
@@ -151,10 +151,10 @@ def load_frequency(path: str, references: TrainingReferences) -> DocumentFrequen
         )
     frequency = DocumentFrequency.load(path)
     tokens: list[Any] = [word for texts in references.words for text in texts for word in text.split()]
-    known = float(np.mean(frequency.table.find_words(tokens) >= 0)) if tokens else 0.0
-    if references.words and known < MIN_KNOWN_SHARE:
+    share = float(np.mean(frequency.table.find_words(tokens) >= 0)) if tokens else 0.0
+    if references.words and share < MIN_FOUND_SHARE:
         raise ValueError(
-            f"The document frequencies in {path} ({frequency.source}) contain {known:.0%} of the words of the "
+            f"The document frequencies in {path} ({frequency.source}) contain {share:.0%} of the words of the "
             "training captions: they were counted in a different vocabulary (token ids, a different language, or "
             "untokenised text). Count them in PTB-tokenised captions, or pass `document_frequency='per_image'`."
         )

@@ -1,4 +1,4 @@
-"""The weighted sum of several rewards, and the checks of what reward functions take and return."""
+"""Weighted sum of several rewards, and checks of reward functions' parameters and results."""
 
 import inspect
 import math
@@ -17,16 +17,16 @@ from hf_captioners.training.streams import decoded
 
 from .functions import Reward
 
-ALWAYS_GIVEN = ("completions", "references", "captions", "prompts", "row", "ended", "words")
+ALWAYS_PASSED = ("completions", "references", "captions", "prompts", "row", "ended", "words")
 """Keywords that every reward gets besides the columns of the data set."""
 
 
 class RewardTypeError(TypeError, ValueError):
-    """A reward function takes or returns something of a wrong form; commands print it as they print wrong values."""
+    """A reward function has unsupported parameters or returns an invalid result."""
 
 
 class RewardRows:
-    """Rows of a data set as rewards read them: columns by name, and images that are decoded on request.
+    """Data set rows as reward functions read them: columns by name, images decoded on request.
 
     Args:
         rows: a data set with `captions`, and with `image` or `images` where a reward asks for images.
@@ -55,18 +55,18 @@ class RewardRows:
         self._images = None if self._image_column is None else rows.select_columns([self._image_column])
 
     def read(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Return the columns of N rows, which may be repeated; `references` are their `captions`."""
-        others = {} if self._others is None else dict(self._others[list(rows)])
+        """Return the columns of N rows, possibly repeated; `references` is a copy of `captions`."""
+        columns = {} if self._others is None else dict(self._others[list(rows)])
         captions = [self.captions[row] for row in rows]
-        return {**others, "captions": captions, "references": captions}
+        return {**columns, "captions": captions, "references": captions}
 
     @property
     def has_images(self) -> bool:
-        """Whether there are images to decode."""
+        """True if the rows have images to decode."""
         return self._images is not None
 
     def images(self, rows: Sequence[int]) -> list[Any]:
-        """Decode the images of N rows, each once: `PIL.Image`s, or lists of them for rows of several views."""
+        """Decode the images of N rows, each once: `PIL.Image`s, or lists of these for several views."""
         decoded = {}
         for row in dict.fromkeys(rows):
             value = self._image(row)
@@ -79,7 +79,7 @@ class RewardRows:
 
 
 class StreamedRewardRows(RewardRows):
-    """Rows of a stream as rewards read them: those of the batch that is rewarded.
+    """Rows of the current batch of a stream, as reward functions read them.
 
     Args:
         features: the columns of the stream, with `captions`, and `image` or `images`.
@@ -108,14 +108,14 @@ class StreamedRewardRows(RewardRows):
         """Rows by their number, with undecoded images; set it for every batch."""
 
     def read(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Return the columns of N rows, which may be repeated; `references` are their `captions`."""
-        found = [self.present[row] for row in rows]
-        columns = {name: [one[name] for one in found] for name in (*self.columns, "captions")}
+        """Return the columns of N rows, possibly repeated; `references` is a copy of `captions`."""
+        examples = [self.present[row] for row in rows]
+        columns = {name: [example[name] for example in examples] for name in (*self.columns, "captions")}
         return {**columns, "references": columns["captions"]}
 
     @property
     def has_images(self) -> bool:
-        """Whether there are images to decode."""
+        """True if the rows have images to decode."""
         return self._image_column is not None
 
     def _image(self, row: int) -> Any:
@@ -200,13 +200,13 @@ class RewardSum:
         return torch.stack(figures, 1)
 
     def total(self, figures: Tensor) -> Tensor:
-        """Return the weighted sum `[N]` of `figures` `[N, functions]` without nan; nan if a row has nothing else."""
+        """Return the weighted sum `[N]` of rewards `[N, functions]`, ignoring NaN; NaN if all are NaN."""
         sums = figures.nan_to_num(0.0) @ self.weights.to(figures.device)
         return sums.masked_fill(figures.isnan().all(1), float("nan"))
 
 
 def asks_for_images(function: Callable[..., Any]) -> bool:
-    """Return whether a reward has a parameter `images`.
+    """Return whether a reward function has a parameter `images`.
 
     Example:
 
@@ -231,18 +231,18 @@ def _check_parameters(name: str, function: Callable[..., Any], rows: RewardRows)
             f"The reward {name!r} asks for `images`, and the training set has none, only {', '.join(rows.columns)}: "
             "train on images instead of stored features."
         )
-    given = (*ALWAYS_GIVEN, "images", *rows.columns)
+    available = (*ALWAYS_PASSED, "images", *rows.columns)
     for part in parameters:
         is_needed = part.default is part.empty and part.kind not in (part.VAR_KEYWORD, part.VAR_POSITIONAL)
-        if part.kind is part.POSITIONAL_ONLY or (is_needed and part.name not in given):
+        if part.kind is part.POSITIONAL_ONLY or (is_needed and part.name not in available):
             raise ValueError(
                 f"The reward {name!r} needs `{part.name}`, which is no column of the training set: "
-                f"{', '.join(given)}.{did_you_mean(part.name, given)}"
+                f"{', '.join(available)}.{did_you_mean(part.name, available)}"
             )
 
 
 def checked(name: str, figures: Sequence[float | None], completions: Sequence[str]) -> Tensor:
-    """Return the values of a reward as `[N]` float32, nan for None.
+    """Check a reward function's result and return it as `[N]` float32, NaN for None.
 
     Args:
         name: of the reward, for errors.

@@ -24,7 +24,7 @@ NEW_PARTS = (
 
 @dataclass
 class SCSTArguments(CaptioningTrainingArguments):
-    """Arguments of `SCSTTrainer`: all of `CaptioningTrainingArguments`, and those of self-critical training.
+    """Arguments of `SCSTTrainer`: `CaptioningTrainingArguments` and those of self-critical training.
 
     `learning_rate`, `per_device_train_batch_size` (images here, not pairs), `num_train_epochs` and
     `early_stopping_patience` apply to self-critical training; `generation_max_new_tokens` is also the maximum length
@@ -140,7 +140,7 @@ class SCSTArguments(CaptioningTrainingArguments):
     _VALID_DICT_FIELDS = (*CaptioningTrainingArguments._VALID_DICT_FIELDS, "cross_entropy_lr_scheduler_kwargs")
 
     def __post_init__(self) -> None:
-        """Set the defaults that depend on the sampling, check, then initialise as for cross-entropy."""
+        """Set defaults that depend on the sampling method, check all arguments, and initialise the base class."""
         with_beams = self.sampling == "beams"
         if self.baseline is None:
             self.baseline = "beam_mean" if with_beams else "leave_one_out"
@@ -174,10 +174,10 @@ class SCSTArguments(CaptioningTrainingArguments):
             raise ValueError(f"`temperature={self.temperature}` has no meaning for `sampling='beams'`; leave it 1.")
 
     def _check_numbers(self) -> None:
-        least = 1 if self.baseline in ("greedy", "moving_average") else 2
-        if self.num_samples < least:
+        minimum = 1 if self.baseline in ("greedy", "moving_average") else 2
+        if self.num_samples < minimum:
             raise ValueError(
-                f"`num_samples` is {self.num_samples}, expected at least {least} for the baseline {self.baseline!r}."
+                f"`num_samples` is {self.num_samples}, expected at least {minimum} for the baseline {self.baseline!r}."
             )
         if not 0 <= self.baseline_momentum < 1:
             raise ValueError(f"`baseline_momentum` is {self.baseline_momentum}, expected 0 up to below 1.")
@@ -192,11 +192,11 @@ class SCSTArguments(CaptioningTrainingArguments):
 
     @property
     def begins_with_cross_entropy(self) -> bool:
-        """Whether cross-entropy epochs come before self-critical training."""
+        """True if cross-entropy epochs precede self-critical training."""
         return self.scst_after_epochs is not None or self.scst_after_patience is not None
 
     def for_cross_entropy(self) -> CaptioningTrainingArguments:
-        """Return the arguments of the cross-entropy part, which has its own folder below `output_dir`."""
+        """Return the arguments of the cross-entropy phase, whose output is a folder in `output_dir`."""
         arguments = copy.copy(self)
         arguments.output_dir = str(Path(str(self.output_dir), CROSS_ENTROPY_FOLDER))
         arguments._own_features = self.own_features

@@ -1,4 +1,4 @@
-"""Callbacks of self-critical training: initial evaluation, moving average of rewards, warnings of collapse."""
+"""Callbacks of self-critical training: initial evaluation, moving average of rewards, collapse warnings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ NO_DIFFERENCE = 1e-6
 
 
 class MovingAverage(TrainerCallback, ExportableState):
-    """Exponential moving average of the mean reward per step; checkpoints store it.
+    """Exponential moving average of the mean reward per step, stored in checkpoints.
 
     Args:
         momentum: share of the old average that is kept at each step.
@@ -39,19 +39,19 @@ class MovingAverage(TrainerCallback, ExportableState):
         self.weight = self.momentum * self.weight + (1 - self.momentum)
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a checkpoint stores."""
+        """Return the state for a checkpoint."""
         return {"args": {"momentum": self.momentum}, "attributes": {"total": self.total, "weight": self.weight}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the checkpoint's average."""
+        """Restore the average from the checkpoint."""
         kept = state.stateful_callbacks[type(self).__name__]["attributes"]
         self.total, self.weight = kept["total"], kept["weight"]
 
 
 class InitialEvaluation(TrainerCallback):
-    """Callback that evaluates the model before self-critical training; it stays the best until a later one is better.
+    """Callback that evaluates the model before self-critical training, as the first candidate for the best.
 
     Args:
         evaluate: function that evaluates and logs.
@@ -64,7 +64,7 @@ class InitialEvaluation(TrainerCallback):
     def on_train_begin(  # type: ignore[override]
         self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Evaluate unless the run is resumed."""
+        """Evaluate the model, unless the run is resumed."""
         if state.global_step:
             return
         figure = self.evaluate()[args.best_metric_key]
@@ -73,7 +73,7 @@ class InitialEvaluation(TrainerCallback):
 
 
 class CollapseWarning(TrainerCallback):
-    """Callback that warns when captions collapse, compared with the first values in the log, and names a remedy."""
+    """Callback that warns, with advice, when captions collapse compared with the first log values."""
 
     def __init__(self) -> None:
         self.raised: set[str] = set()
@@ -81,7 +81,7 @@ class CollapseWarning(TrainerCallback):
     def on_evaluate(  # type: ignore[override]
         self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check the captions of the evaluation images."""
+        """Check the captions of the evaluation images for collapse."""
         figures = [entry for entry in state.log_history if "eval_distinct" in entry]
         if len(figures) < 2:
             return
@@ -114,7 +114,7 @@ class CollapseWarning(TrainerCallback):
     def on_log(  # type: ignore[override]
         self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check the captions sampled in training."""
+        """Check the sampled training captions for collapse."""
         figures = [entry for entry in state.log_history if "unfinished" in entry]
         if not figures or figures[-1] is not state.log_history[-1]:
             return
@@ -135,7 +135,7 @@ class CollapseWarning(TrainerCallback):
         )
 
     def _warn(self, alarm: str, is_so: bool, text: str) -> None:
-        """Warn when a condition begins, not at every step while it lasts."""
+        """Warn once when a condition begins, not at every step while it lasts."""
         if is_so and alarm not in self.raised:
             logger.warning(text)
         (self.raised.add if is_so else self.raised.discard)(alarm)

@@ -1,4 +1,4 @@
-"""Sampling of captions without a graph, and the scores of their tokens with a graph.
+"""Sampling of captions without gradients, and scores of their tokens with gradients.
 
 Captioners of this library read B images with B * K captions. For those of transformers the inputs of an image are
 repeated along its captions where all of them lie along the batch; otherwise there is one pass over the B images for
@@ -55,7 +55,7 @@ UNSET = dict.fromkeys(
 
 @dataclass(frozen=True)
 class CaptionSamples:
-    """K captions of each of B images, those of an image next to each other.
+    """K captions of each of B images, grouped by image.
 
     Args:
         sequences: `[B * K, S + T]`, the S tokens that a decoder reads before a caption first (of most one, the begin
@@ -75,7 +75,7 @@ class CaptionSamples:
 
     @classmethod
     def of(cls, sequences: Tensor, end: int | list[int], padding: int, begin: int = 1) -> "CaptionSamples":
-        """Return the samples of an output of `generate()`, with padding after the end tokens.
+        """Make samples from an output of `generate()`; tokens after the end token become padding.
 
         Args:
             sequences: `[B * K, begin + T]`.
@@ -91,7 +91,7 @@ class CaptionSamples:
 
 
 class RandomState:
-    """State of the random numbers that dropout draws on a device.
+    """Saved random state of a device's dropout.
 
     The first pass of a run finds out how logits can be computed. A resumed run does, too, and its dropout must be that
     of a run that was not interrupted.
@@ -102,7 +102,7 @@ class RandomState:
         self._state = torch.get_rng_state() if self._device is None else torch.cuda.get_rng_state(self._device)
 
     def restore(self) -> None:
-        """Let the next random numbers be those that followed when this object was made."""
+        """Restore the saved random state, so that dropout repeats."""
         if self._device is None:
             torch.set_rng_state(self._state)
         else:
@@ -110,7 +110,7 @@ class RandomState:
 
 
 class CaptionSampling:
-    """Sampling of captions and computation of the scores of their tokens.
+    """Sampling of captions, and computation of their token scores.
 
     Args:
         model: the captioner, perhaps wrapped in an adapter.
@@ -157,7 +157,7 @@ class CaptionSampling:
         temperature: float,
         with_dropout: bool,
     ) -> CaptionSamples:
-        """Sample `number` independent captions per image from the whole vocabulary."""
+        """Sample `number` independent captions per image from the full vocabulary."""
         settings = NEUTRAL_SAMPLES | {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
         return self._generate(images, precision, with_dropout, settings)
 
@@ -168,7 +168,7 @@ class CaptionSampling:
         number: int,
         with_dropout: bool,
     ) -> CaptionSamples:
-        """Search the `number` best captions by beams; this library's captioners keep finished beams as M2 does."""
+        """Find the `number` best captions by beam search; this library's models keep finished beams as M2 does."""
         settings: dict[str, Any] = NEUTRAL_BEAMS | {"num_beams": number, "num_return_sequences": number}
         options = {"bookkeeping": "live"} if self.is_own else {}
         return self._generate(images, precision, with_dropout, settings, **options)
@@ -203,7 +203,7 @@ class CaptionSampling:
 
     @property
     def suppressed(self) -> list[int]:
-        """Ids of tokens that are neither sampled nor scored: those of the configuration, and those of images."""
+        """Ids of tokens that are never sampled or scored: suppressed by the configuration, or image tokens."""
         ids = generating_part(self.base_model).generation_config.suppress_tokens or []
         return sorted({*ids, *(() if self.encoder is None else self.encoder.inputs.unsampled)})
 
@@ -217,7 +217,7 @@ class CaptionSampling:
         reference: Any = None,
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> tuple[TokenScores, Any]:
-        """Compute the scores of the tokens of the samples.
+        """Compute the scores of the sampled tokens.
 
         Args:
             model: the captioner, perhaps wrapped for several processes.
@@ -232,7 +232,7 @@ class CaptionSampling:
             The scores, and the model's output of the last pass; without its logits where they were computed in pieces.
         """
         scoring = TokenScoring(self.suppressed, temperature, with_entropy)
-        found, outputs = [], None
+        parts, outputs = [], None
         for rows, inputs in self._passes(images, samples):
             tokens, at = samples.tokens[rows], samples.real[rows].flatten().nonzero()[:, 0]
             if reference is not None and self._has_plain_logits is None:
@@ -243,19 +243,19 @@ class CaptionSampling:
             with precision():
                 compared = None if reference is None else self._reference_states(reference, inputs, tokens, at)
             scores, outputs = self._of_pass(model, inputs, tokens, at, scoring, compared)
-            found.append(placed(scores, at, tokens.shape))
-        joined = found[0] if len(found) == 1 else torch.stack(found, 1).flatten(0, 1)  # passes are the captions 1 to K
+            parts.append(placed(scores, at, tokens.shape))
+        joined = parts[0] if len(parts) == 1 else torch.stack(parts, 1).flatten(0, 1)  # passes are the captions 1 to K
         return scoring.split(joined), outputs
 
     @torch.no_grad()
     def _reference_states(
         self, reference: Any, inputs: dict[str, Any], tokens: Tensor, at: Tensor
     ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """Return what a reference computes logits from at positions of the tokens `[N, T]`, and the function."""
+        """Return hidden states of a reference model at tokens `[N, T]`, and the function from states to logits."""
         length, kept = tokens.shape[1], []
 
-        def keep(own: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
-            kept.append((own, states[:, -length:].flatten(0, 1)[at]))
+        def keep(transform: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+            kept.append((transform, states[:, -length:].flatten(0, 1)[at]))
             return states[:, -length:, :1]
 
         if self._has_plain_logits:
@@ -267,21 +267,21 @@ class CaptionSampling:
     def _of_pass(
         self, model: Any, inputs: dict[str, Any], tokens: Tensor, at: Tensor, scoring: TokenScoring, reference: Any
     ) -> tuple[Tensor, Any]:
-        """Return the scores `[tokens, F]` at the positions `at` of the tokens `[N, T]` of a pass, and its output."""
+        """Return scores `[tokens, F]` at positions `at` of tokens `[N, T]` in a forward pass, and its output."""
         length, chosen = tokens.shape[1], tokens.flatten()[at]
-        made: list[Tensor] = []
+        batches: list[Tensor] = []
 
         def read(own: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
             scores = scoring.of_states(own, states[:, -length:].flatten(0, 1)[at], chosen, reference)
-            made.append(placed(scores, at, tokens.shape))
-            return made[-1]
+            batches.append(placed(scores, at, tokens.shape))
+            return batches[-1]
 
         if self._has_plain_logits is not False:
             state = RandomState(tokens.device) if self._has_plain_logits is None else None
             with output_layer_reads(output_layer(self.base_model), read):
                 outputs = model(**inputs)
             if self._has_plain_logits is None:  # a model may change what its output layer returns
-                self._has_plain_logits = len(made) == 1 and torch.equal(outputs.logits, made[0])
+                self._has_plain_logits = len(batches) == 1 and torch.equal(outputs.logits, batches[0])
                 if state is not None and not self._has_plain_logits:
                     state.restore()
             if self._has_plain_logits:
@@ -299,7 +299,7 @@ class CaptionSampling:
         return outputs.logits[:, -length:], outputs  # GIT, for one, also returns logits at the tokens of the image
 
     def logits(self, model: Any, images: Mapping[str, Tensor], samples: CaptionSamples) -> tuple[Tensor, Any]:
-        """Compute the logits at every token of the samples.
+        """Compute the logits at every sampled token.
 
         Args:
             model: the captioner, perhaps wrapped for several processes, or a different model of the same class.
@@ -310,15 +310,15 @@ class CaptionSampling:
             Logits `[tokens, V]` at the real tokens (`samples.real`), with suppressed tokens as in sampling, and the
             model's output of the last pass.
         """
-        length, found, outputs = samples.tokens.shape[1], [], None
+        length, pieces, outputs = samples.tokens.shape[1], [], None
         for _, inputs in self._passes(images, samples):
             logits, outputs = self._whole_logits(model, inputs, length)
-            found.append(logits)
-        joined = found[0] if len(found) == 1 else torch.stack(found, 1).flatten(0, 1)
+            pieces.append(logits)
+        joined = pieces[0] if len(pieces) == 1 else torch.stack(pieces, 1).flatten(0, 1)
         return TokenScoring(self.suppressed).adjusted(joined[samples.real]), outputs
 
     def _passes(self, images: Mapping[str, Tensor], samples: CaptionSamples) -> Iterator[tuple[slice, dict[str, Any]]]:
-        """Yield the captions of each pass over the model, and the inputs of the pass."""
+        """Yield the captions and the model inputs of each forward pass."""
         every, read = slice(None), samples.sequences[:, :-1]
         if self.is_own:
             options: dict[str, Any] = {"use_cache": False, "output_gates": True}
@@ -340,7 +340,7 @@ class CaptionSampling:
     def _with_captions(
         self, images: Mapping[str, Tensor], tokens: Tensor, real: Tensor, read: Tensor
     ) -> dict[str, Any]:
-        """Return the inputs of a model of transformers that has logits for each of the tokens `[N, T]` last."""
+        """Return inputs for a model of transformers that computes logits of the caption tokens `[N, T]` only."""
         if self.encoder is not None:
             if not self.encoder.inputs.is_encoder_decoder:
                 tokens, real = tokens[:, :-1], real[:, :-1]

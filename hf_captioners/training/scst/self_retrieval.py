@@ -1,4 +1,4 @@
-"""The reward `self_retrieval`: can a captioner tell the image of a caption from the other images of the batch?"""
+"""Reward `self_retrieval`: how well a caption identifies its image among the images of the batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ PAIRS_AT_ONCE = 256
 
 
 class SelfRetrieval:
-    """The probability of a caption's own image among the images of the batch, 0 to 1.
+    """Probability (0 to 1) of the caption's own image among the batch's images.
 
     A captioner gives the likelihood of every caption for every image. By Bayes' rule, with images that are equally
     probable before the caption is read, the probability of image i given caption c is p(c | i) / sum_j p(c | j).
@@ -56,7 +56,7 @@ class SelfRetrieval:
         self.is_open = model is None
 
     def __call__(self, completions: Sequence[Any], images: Sequence[Any] | None = None, **columns: Any) -> list[Any]:
-        """Score completions.
+        """Compute the rewards of completions.
 
         Args:
             completions: N captions, as texts or as messages.
@@ -67,15 +67,15 @@ class SelfRetrieval:
             TypeError: there are no images.
             RuntimeError: there is no captioner that judges yet.
         """
-        given = images if self.images_column == "images" else columns.get(self.images_column)
-        if given is None:
+        sources = images if self.images_column == "images" else columns.get(self.images_column)
+        if sources is None:
             raise TypeError(
                 f"The reward {SELF_RETRIEVAL!r} reads images from the column {self.images_column!r}, and the columns "
                 f"are {', '.join(columns)}. Choose one: images_column=NAME."
             )
         if self.model is None:
             raise RuntimeError(f"The reward {SELF_RETRIEVAL!r} has no captioner before `train` is called.")
-        different, own = _different_images(given)
+        different, own = _different_images(sources)
         if len(different) < 2:
             return [None] * len(completions)
         likelihood = self.log_likelihood(caption_texts(completions), different)  # [images, N]
@@ -83,7 +83,7 @@ class SelfRetrieval:
 
     @torch.no_grad()
     def log_likelihood(self, captions: Sequence[str], images: Sequence[Any]) -> Tensor:
-        """Return log p(caption | image) `[images, captions]`, the sum over all tokens and the end token."""
+        """Return log p(caption | image) `[images, captions]`, summed over all tokens including the end token."""
         assert self.model is not None
         self.model.eval()
         encoder = caption_encoder(self.processing_class, self.model)
@@ -112,18 +112,18 @@ class SelfRetrieval:
 
 
 def _different_images(images: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Return the images without repetitions, and the position of each of the given ones among them."""
+    """Return the distinct images, and the index of each given image among them."""
     places: dict[tuple[Any, ...], int] = {}
     different: list[Any] = []
-    own: list[int] = []
+    indices: list[int] = []
     for image in images:
         views = [read_image(view) for view in (image if isinstance(image, (list, tuple)) else [image])]
         key = tuple(_content(view) for view in views)
         if key not in places:
             places[key] = len(different)
             different.append(views[0] if len(views) == 1 else views)
-        own.append(places[key])
-    return different, own
+        indices.append(places[key])
+    return different, indices
 
 
 def _content(image: Image.Image) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Start of self-critical training: the model in `OUTPUT_DIR/start`, the earlier run in `OUTPUT_DIR/cross_entropy`.
+"""Initial model of self-critical training in `OUTPUT_DIR/start`, cross-entropy run in `OUTPUT_DIR/cross_entropy`.
 
 If `start` exists, it is complete. The divergence is measured from this model; it stays the best model until an
 evaluation improves on it; and a run that was killed before the first self-critical checkpoint resumes from it.
@@ -21,7 +21,7 @@ START_FOLDER = "start"
 
 
 def last_scst_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """Return the checkpoint from which a run of `SCSTTrainer` resumes.
+    """Return the checkpoint to resume a run of `SCSTTrainer` from.
 
     It is the newest complete checkpoint of the self-critical part, else the finished cross-entropy model, else the
     newest complete checkpoint of the cross-entropy part; None if there is none.
@@ -35,7 +35,7 @@ def last_scst_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 
 
 def phase_of(checkpoint: str | os.PathLike[str], output_dir: str | os.PathLike[str]) -> str:
-    """Return which part of a run wrote a checkpoint: `"start"`, `"cross_entropy"` or `"scst"`."""
+    """Return the phase of a run that wrote a checkpoint: `"start"`, `"cross_entropy"` or `"scst"`."""
     place, output = Path(checkpoint).resolve(), Path(output_dir).resolve()
     if place == output / START_FOLDER:
         return "start"
@@ -43,7 +43,7 @@ def phase_of(checkpoint: str | os.PathLike[str], output_dir: str | os.PathLike[s
 
 
 def check_is_of_scst(checkpoint: str | os.PathLike[str], mark: str) -> None:
-    """Refuse a checkpoint of a different trainer.
+    """Raise an error for a checkpoint of another trainer.
 
     Args:
         checkpoint: its folder.
@@ -61,7 +61,7 @@ def check_is_of_scst(checkpoint: str | os.PathLike[str], mark: str) -> None:
 
 
 def save_start(save: Callable[..., None], output_dir: str | os.PathLike[str], is_main: bool) -> str:
-    """Save the model that self-critical training starts from.
+    """Save the initial model of self-critical training.
 
     Args:
         save: `save_model` of the trainer; called in every process.

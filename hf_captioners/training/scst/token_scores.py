@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of captions, computed without the logits of all of them at once.
+"""Log-probabilities of caption tokens, computed in chunks to limit the memory of logits.
 
 The output layer of a captioner is called for some tokens at a time, inside the forward pass of the captioner, so that
 wrappers of several processes see the whole graph. Each of several pieces is computed again for its gradient.
@@ -24,7 +24,7 @@ SUPPRESSED_LOGIT = -1e4
 
 
 class TokenScores(NamedTuple):
-    """Scores of the tokens of N captions, 0 after their ends.
+    """Scores of the tokens of N captions, 0 after the end token.
 
     Args:
         logprobs: `[N, T]`, log-probability of each token.
@@ -38,7 +38,7 @@ class TokenScores(NamedTuple):
 
 
 class TokenScoring:
-    """Computation of the scores of tokens from the states that an output layer reads.
+    """Computation of token scores from the hidden states before the output layer.
 
     Args:
         suppressed: ids of tokens with probability zero.
@@ -50,13 +50,13 @@ class TokenScoring:
         self.suppressed, self.temperature, self.with_entropy = suppressed, temperature, with_entropy
 
     def adjusted(self, logits: Tensor) -> Tensor:
-        """Return logits `[..., V]` of the distribution that captions are sampled from, without its temperature."""
+        """Return logits `[..., V]` with the restrictions of sampling, but without its temperature."""
         if not self.suppressed:
             return logits
         return logits.index_fill(-1, torch.tensor(self.suppressed, device=logits.device), SUPPRESSED_LOGIT)
 
     def of_logits(self, logits: Tensor, tokens: Tensor, reference: Tensor | None = None) -> Tensor:
-        """Return the scores `[tokens, 1 to 3]` of tokens `[tokens]` with logits `[tokens, V]`.
+        """Return the scores `[tokens, 1 to 3]` of `tokens` `[tokens]` from logits `[tokens, V]`.
 
         Args:
             logits: as the captioner computes them.
@@ -78,7 +78,7 @@ class TokenScoring:
         tokens: Tensor,
         reference: "tuple[Callable[[Tensor], Tensor], Tensor] | None" = None,
     ) -> Tensor:
-        """Return the scores `[tokens, 1 to 3]` of tokens `[tokens]`, of some at a time.
+        """Return the scores `[tokens, 1 to 3]` of `tokens` `[tokens]` from hidden states, in chunks.
 
         Args:
             layer: maps states `[tokens, D]` to logits `[tokens, V]`.
@@ -94,23 +94,23 @@ class TokenScoring:
                     compared = reference[0](others[0])
             return self.of_logits(layer(states), tokens, compared)
 
-        given = (states, tokens) if reference is None else (states, tokens, reference[1])
+        inputs = (states, tokens) if reference is None else (states, tokens, reference[1])
         size = self.tokens_at_a_time(layer)
         if len(tokens) <= size:
-            return score(*given)
+            return score(*inputs)
         size = math.ceil(len(tokens) / math.ceil(len(tokens) / size))
         run = partial(checkpoint, score, use_reentrant=False) if torch.is_grad_enabled() else score
-        return torch.cat([run(*piece) for piece in zip(*(one.split(size) for one in given), strict=True)])
+        return torch.cat([run(*piece) for piece in zip(*(values.split(size) for values in inputs), strict=True)])
 
     @staticmethod
     def tokens_at_a_time(layer: Any) -> int:
-        """Return the number of tokens whose logits are held at a time."""
+        """Return the number of tokens per chunk of logits."""
         owner = getattr(layer, "__self__", layer)  # a bound `forward`
         weight = getattr(getattr(owner, "base_layer", owner), "weight", None)
         return max(1, LOGITS_AT_A_TIME // (50_000 if weight is None else len(weight)))
 
     def split(self, scores: Tensor) -> TokenScores:
-        """Return scores `[N, T, 1 to 3]` by name."""
+        """Split scores `[N, T, 1 to 3]` into named arrays."""
         columns = list(scores.unbind(-1))
         logprobs = columns.pop(0)
         entropies = columns.pop(0) if self.with_entropy else None
@@ -118,13 +118,13 @@ class TokenScoring:
 
 
 def placed(values: Tensor, at: Tensor, shape: torch.Size) -> Tensor:
-    """Return values `[tokens, F]` at positions `at` of N captions of T tokens, `[N, T, F]`; 0 elsewhere."""
+    """Scatter values `[tokens, F]` to positions `at` of an array `[N, T, F]` of zeros."""
     rows = values.new_zeros(shape.numel(), values.shape[-1])
     return rows.index_copy(0, at, values).view(*shape, -1)
 
 
 def output_layer(model: Any) -> nn.Module:
-    """Return the layer of a captioner whose outputs are logits."""
+    """Return the layer of a captioner that computes logits."""
     layer = model.get_output_embeddings()
     return model.text_decoder.get_output_embeddings() if layer is None else layer  # BLIP names none
 
@@ -133,16 +133,16 @@ def output_layer(model: Any) -> nn.Module:
 def output_layer_reads(
     layer: nn.Module, read: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 ) -> Iterator[None]:
-    """Let a function compute the outputs of a layer inside, in this thread: rewards may call the model in another.
+    """Context manager that replaces a layer's forward function in this thread only; reward threads are unaffected.
 
     Args:
         layer: the layer.
         read: function of the layer's own `forward` and its input.
     """
-    own, patched, thread = layer.forward, vars(layer).get("forward"), get_ident()
+    original, patched, thread = layer.forward, vars(layer).get("forward"), get_ident()
 
     def forward(states: Tensor) -> Tensor:
-        return read(own, states) if get_ident() == thread else own(states)
+        return read(original, states) if get_ident() == thread else original(states)
 
     layer.forward = forward  # type: ignore[method-assign]
     try:

@@ -21,7 +21,7 @@ from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.evaluation import caption_statistics
 from hf_captioners.training.health import visual_gate_means
 from hf_captioners.training.images import CaptionedImages
-from hf_captioners.training.progress import Say, tell_progress
+from hf_captioners.training.progress import Say, report_progress
 from hf_captioners.training.resume import load_weights
 from hf_captioners.training.rewards.functions import SELF_RETRIEVAL, Reward, named_reward
 from hf_captioners.training.rewards.references import TrainingReferences
@@ -39,7 +39,7 @@ from .token_scores import TokenScores
 
 
 class NumberedImages(TorchDataset):
-    """Data set with one item per image: the image with its row.
+    """Data set with one item per image: the image and its row number.
 
     Args:
         images: the images.
@@ -55,18 +55,18 @@ class NumberedImages(TorchDataset):
         return len(self.images)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """Return the image with its `row`."""
+        """Return an image with its `row`."""
         return {**self.images[row], "row": row}
 
 
 class NumberedCollator(CaptionCollator):
-    """Collator that adds `row` `[B]` to batches of numbered images; other batches are those of `CaptionCollator`.
+    """Collator that adds `row` `[B]` to batches of `NumberedImages`; others as in `CaptionCollator`.
 
     Batches of `StreamedImages` also get their `examples`, a list of B dictionaries.
     """
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the model inputs of B images with their rows."""
+        """Return the model inputs of B images with their row numbers."""
         batch: dict[str, Any] = super().__call__(items)
         if "row" in items[0] and "caption" not in items[0]:
             batch["row"] = torch.tensor([item["row"] for item in items])
@@ -91,7 +91,7 @@ class RewardBatch:
 
 
 class SCSTTrainer(CaptioningTrainer):
-    """Trainer of captioners on rewards of captions that they sample themselves (Rennie et al., CVPR 2017).
+    """Trainer that optimises rewards of sampled captions (self-critical training, Rennie et al., CVPR 2017).
 
     Each step samples K captions per image without a graph, scores them asynchronously, and computes the gradient in
     one pass over them. With `scst_after_epochs` or `scst_after_patience` the run starts with cross-entropy.
@@ -177,7 +177,7 @@ class SCSTTrainer(CaptioningTrainer):
 
     @property
     def moving_average(self) -> MovingAverage:
-        """Baseline `"moving_average"`; transformers may replace the object when it resumes."""
+        """Moving average of rewards; looked up each time, as transformers may replace the object on resuming."""
         return next(one for one in self.callback_handler.callbacks if isinstance(one, MovingAverage))
 
     def _make_collator(self, args: Any) -> CaptionCollator:
@@ -195,11 +195,11 @@ class SCSTTrainer(CaptioningTrainer):
             )
         captions, rows = self._captions_and_rows()
         prepared = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.tokenize_captions)
-        made = {name_of(function): self._make_reward(function, prepared) for function in functions}
-        return RewardSum(made, self.args.reward_weights, rows)
+        functions_by_name = {name_of(function): self._make_reward(function, prepared) for function in functions}
+        return RewardSum(functions_by_name, self.args.reward_weights, rows)
 
     def _captions_and_rows(self) -> tuple[Sequence[Sequence[str]], RewardRows]:
-        """Return the captions of each image, and the rows as rewards read them; a stream is read once."""
+        """Return the captions of each image, and the rows for reward functions; a stream is read once."""
         if isinstance(self._rows, IterableDataset):
             captions = [texts for texts in rows_of_captions(self._rows) if texts]
             return captions, StreamedRewardRows(require_columns(self._rows))
@@ -215,7 +215,7 @@ class SCSTTrainer(CaptioningTrainer):
         return named_reward(function, prepared, str(self.args.document_frequency))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train, with cross-entropy first if the arguments ask for it.
+        """Train; cross-entropy epochs come first if the arguments ask for them.
 
         Args:
             resume_from_checkpoint: a checkpoint of either part of a run, or its `start` folder; True takes that of
@@ -234,7 +234,11 @@ class SCSTTrainer(CaptioningTrainer):
             self._make_start(resume, phase)
             # Random numbers must not depend on the cross-entropy part, nor on where it was interrupted.
             set_seed(self.args.seed, device_specific=True)
-        judges = [one for one in self.rewards.functions.values() if isinstance(one, SelfRetrieval) and one.is_open]
+        judges = [
+            reward
+            for reward in self.rewards.functions.values()
+            if isinstance(reward, SelfRetrieval) and reward.is_open
+        ]
         if self.args.kl_weight or judges:
             self._reference = self._load_reference()
         for judge in judges:
@@ -242,7 +246,7 @@ class SCSTTrainer(CaptioningTrainer):
         return super().train(resume_from_checkpoint=resume if phase == "scst" else None, **kwargs)
 
     def _make_start(self, resume: str | None, phase: str | None) -> None:
-        """Load or train the model that self-critical training starts from, and save it in `start`."""
+        """Load or train the initial model of self-critical training, and save it in `start`."""
         if phase == "start":
             self._load_from_checkpoint(str(resume))
             return
@@ -273,7 +277,7 @@ class SCSTTrainer(CaptioningTrainer):
             callbacks=self._callbacks,
         )
         if self.say is not None:
-            tell_progress(trainer, self.say)
+            report_progress(trainer, self.say)
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_state()
 
@@ -319,7 +323,7 @@ class SCSTTrainer(CaptioningTrainer):
         )
 
     def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[RewardBatch]":
-        """Score captions asynchronously."""
+        """Compute the rewards of captions asynchronously."""
         tokens, ended = samples.tokens.cpu(), samples.ended.cpu()
         row = np.repeat(rows, len(tokens) // len(rows)).tolist()
 
@@ -337,7 +341,7 @@ class SCSTTrainer(CaptioningTrainer):
         greedy: "Future[RewardBatch] | None",
         device: torch.device,
     ) -> Tensor:
-        """Compute rewards minus baseline `[B, K]`, and record both for the log."""
+        """Compute the advantages `[B, K]`, rewards minus baseline, and record both for the log."""
         rewarded = rewards.result()
         total = self.rewards.total(rewarded.figures).view(-1, self.args.num_samples)  # [B, K]
         scored = ~total.isnan()
@@ -365,7 +369,7 @@ class SCSTTrainer(CaptioningTrainer):
         return advantages.to(device)
 
     def _scores(self, model: Any, images: dict[str, Tensor], samples: CaptionSamples) -> tuple[TokenScores, Any]:
-        """Compute the scores of the samples that the loss reads, and the model's output."""
+        """Compute the token scores that the loss needs, and the model's output."""
         args = self.args
         return self.sampling.scores(
             model,
@@ -378,7 +382,7 @@ class SCSTTrainer(CaptioningTrainer):
         )
 
     def _regularisers(self, scores: TokenScores, tokens: Tensor) -> Tensor:
-        """Compute the weighted divergence and entropy per token."""
+        """Compute the weighted KL divergence and entropy per token."""
         extra = scores.logprobs.new_zeros(())
         if scores.divergences is not None:
             divergence = scores.divergences.sum() / tokens
@@ -391,11 +395,11 @@ class SCSTTrainer(CaptioningTrainer):
         return extra
 
     def _note(self, name: str, figure: float) -> None:
-        """Record a value of this step for the next entry of the log."""
+        """Record a value of this step for the next log entry."""
         self._figures.setdefault(name, []).append(figure)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as transformers does; entries with the training loss include the recorded means over all processes."""
+        """Log as transformers does, and add the recorded values, averaged over all processes, to training entries."""
         if "loss" in logs and self._figures:
             means = torch.tensor([sum(values) / len(values) for values in self._figures.values()])
             means = self.accelerator.reduce(means.to(self.args.device), "mean")
@@ -405,7 +409,7 @@ class SCSTTrainer(CaptioningTrainer):
 
 
 def name_of(function: str | Callable[..., Any]) -> str:
-    """Return the name of a reward in the log."""
+    """Return the name of a reward function in the log."""
     if isinstance(function, str):
         return function.rpartition(":")[2]
     return getattr(function, "__name__", type(function).__name__)
