@@ -461,7 +461,5 @@ def test_the_card_states_the_licence(make_trainer, tmp_path):  # noqa: F811
     make_trainer(license="cc-by-4.0", language="de").save_model(str(tmp_path / "saved"))
     data = ModelCard.load(tmp_path / "saved" / "README.md").data
     assert (data.license, data.language) == ("cc-by-4.0", "de")
-    with pytest.raises(
-        ValueError, match="`license` is 'Apache 2.0', expected an identifier of the Hub"
-    ):
+    with pytest.raises(ValueError, match="`license` is 'Apache 2.0', expected an identifier of the Hub"):
         CaptioningTrainingArguments(str(tmp_path), license="Apache 2.0", use_cpu=True)
