@@ -1,4 +1,4 @@
-"""What the Hub checks in the metadata of a card: the types of fields, and the forms of their values."""
+"""Checks of the Hub on the metadata of a card: types of fields, and forms of their values."""
 
 import re
 from typing import Any
