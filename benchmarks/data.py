@@ -36,7 +36,7 @@ from hf_captioners.processing.image_processing_captioning import (  # noqa: E402
 )
 
 RESULTS = Path(__file__).parent / "results" / "data.json"
-PAGE = Path(__file__).parents[1] / "docs" / "data.md"
+PAGE = Path(__file__).parents[1] / "docs" / "region_features.md"
 BEGIN, END = "<!-- made by benchmarks/data.py -->\n", "<!-- end -->\n"
 STORED, BATCH, REGIONS, SIZE = 300, 20, 50, 2048
 LOAD_COCO = """

@@ -1,4 +1,4 @@
-"""Run all commands with untrained models of each family, and write the support matrices of docs/other_models.md.
+"""Run all commands with untrained models of each family, and write the support matrices of docs/other_models*.md.
 
     python benchmarks/other_models_matrix.py --images PHOTOGRAPHS [--families blip git] [--part training]
 
@@ -45,7 +45,7 @@ COUNT, BATCH = 6, 2
 LENGTH = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
 TYPED = ["--device", "cpu", "--batch_size", str(BATCH), "--workers", "0", "--max_new_tokens", "8", "--generate"]
 TYPED += ["min_new_tokens=8", "do_sample=false"]
-PAGE = ROOT / "docs" / "other_models.md"
+PAGES = {"captioning": ROOT / "docs" / "other_models.md", "training": ROOT / "docs" / "other_models_training.md"}
 RESULTS = ROOT / "benchmarks" / "results" / "other_models_matrix.json"
 
 
@@ -227,7 +227,7 @@ def page_with(text: str, part: str, rows: dict[str, dict[str, str]]) -> str:
 
 
 def main() -> None:
-    """Fill the matrices, and write them into the page."""
+    """Fill the matrices, and write them into the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", required=True, help="folder of JPEG files")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
@@ -250,8 +250,8 @@ def main() -> None:
             rows[model_type] = row_of(model_type, parts[part], photographs)
             write_results(RESULTS, figures, records_of(RESULTS))
         if all(family in rows for family in FAMILIES):
-            text = page_with(PAGE.read_text(encoding="utf-8"), part, {name: rows[name] for name in FAMILIES})
-            PAGE.write_text(text, encoding="utf-8")
+            text = page_with(PAGES[part].read_text(encoding="utf-8"), part, {name: rows[name] for name in FAMILIES})
+            PAGES[part].write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

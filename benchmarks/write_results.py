@@ -1,9 +1,10 @@
-"""Write docs/results.md from the result files in benchmarks/results.
+"""Write docs/results.md and docs/results_*.md from the result files in benchmarks/results.
 
 python benchmarks/write_results.py
 """
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -597,7 +598,53 @@ SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
     ("other_models_learning", other_models_learning),
     ("other_models_step", speed.other_models_step),
 )
-"""The result files, and the function of the section of each, in the order of the page."""
+"""The result files, and the function of the section of each, in the order of the pages."""
+PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "results_flickr8k": (
+        "Captioners of photographs",
+        (
+            "flickr8k_visualgpt",
+            "flickr8k_show_attend_tell",
+            "flickr8k_aoanet",
+            "flickr8k_zodiac_aoanet",
+            "flickr8k_transformer",
+            "flickr8k_image_transformer",
+            "attributes",
+        ),
+    ),
+    "results_learning": (
+        "What captioners learn",
+        (
+            "self_critical",
+            "self_retrieval",
+            "memorization",
+            "attention_on_objects",
+            "zodiac_pools",
+            "regions",
+            "other_models_learning",
+        ),
+    ),
+    "results_decoding": ("Speed of decoding", ("decoding", "trained_decoding")),
+    "results_captioning_speed": (
+        "Speed of captioning",
+        (
+            "first_caption",
+            "exported_decoding",
+            "exported_captions",
+            "trimmed_vocabulary",
+            "browser_captions",
+            "vision",
+            "detector",
+            "scale",
+            "other_models",
+        ),
+    ),
+    "results_training_speed": (
+        "Speed of training",
+        ("training", "training_epoch", "earlier_version", "scst", "other_models_step"),
+    ),
+}
+"""Titles and result files of the pages by topic; the sections of all other result files are on docs/results.md."""
 
 
 def written_sections(changes: Sequence[dict], results: Path = RESULTS) -> dict[str, list[str]]:
@@ -617,24 +664,35 @@ def written_sections(changes: Sequence[dict], results: Path = RESULTS) -> dict[s
     return sections
 
 
-def page(changes: Sequence[dict] | None = None) -> str:
-    """Format the whole page.
+def pages(changes: Sequence[dict] | None = None) -> dict[str, str]:
+    """Format all pages, by their names in `docs`.
 
     Args:
         changes: default: those of `known_changes.json`.
     """
+    sections = written_sections(known_changes() if changes is None else changes)
     lines = [
         "# Results",
         "",
         "Scores are computed with the metrics of this library, in natural units: papers print a CIDEr-D of 0.6 as 60. "
-        "`python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`. A section that "
-        "a later change of the code invalidates (`benchmarks/known_changes.json`) says so.",
+        "`python benchmarks/write_results.py` writes these pages from the files in `benchmarks/results`. A section "
+        "that a later change of the code invalidates (`benchmarks/known_changes.json`) says so.",
         "",
     ]
-    for section in written_sections(known_changes() if changes is None else changes).values():
-        lines += section
-    return "\n".join(lines)
+    written = {}
+    for name, (title, results) in PAGES.items():
+        own = [sections.pop(result) for result in results if result in sections]
+        written[name] = "\n".join([f"# {title}", "", "All results are listed [here](results.md).", "", *sum(own, [])])
+        lines.append(f"- **[{title}]({name}.md)**")
+        lines += [f"    - [{section[0][3:]}]({name}.md#{anchor(section[0])})" for section in own]
+    return written | {"results": "\n".join([*lines, "", *sum(sections.values(), [])])}
+
+
+def anchor(title: str) -> str:
+    """Return the anchor of a heading, as in links to it."""
+    return re.sub(r"[^\w\- ]", "", title.removeprefix("## ").lower()).replace(" ", "-")
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "results.md").write_text(page(), encoding="utf-8")
+    for name, text in pages().items():
+        (ROOT / "docs" / f"{name}.md").write_text(text, encoding="utf-8")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import EvalResult, ModelCardData
 from safetensors.torch import load_file, save_file
 
 from hf_captioners.captioning.batches import load_pipeline
@@ -26,6 +27,7 @@ from hf_captioners.captioning.scoring import MetricSettings, score_matched
 from hf_captioners.default_model import FACTS_FILE
 from hf_captioners.hub.bundling import NOTICE
 from hf_captioners.loading import load_captioner
+from hf_captioners.metrics.registry import hub_names, score_titles
 from hf_captioners.output_files import write_text
 
 HERE = Path(__file__).resolve().parent
@@ -44,12 +46,7 @@ FIGURES = ("cider_d", "bleu_4")
 RESULTS = HERE.parent / "benchmarks" / "results" / "default_captioner.json"
 """What is measured when the folder of this distribution is made; `benchmarks/write_results.py` puts it on a page."""
 CARD = """---
-library_name: transformers
-pipeline_tag: image-to-text
-tags: [image-captioning, hf-captioners]
-license: other
-license_name: {name}
-license_link: NOTICE
+{metadata}
 ---
 # {name}
 
@@ -64,8 +61,15 @@ print(pipeline("image-captioning")("photo.jpg")[0]["generated_text"])
 
 {summary} See [NOTICE](NOTICE).
 
-Architecture: {architecture}, {parameters:,} parameters. On {data}, by which its checkpoints were
-chosen:
+| property | value |
+|---|---|
+| architecture | {architecture} |
+| parameters | {parameters:,} |
+| vision model | MobileNetV2 of torchvision, trained on ImageNet-1k |
+| language model | none: the decoder learned English from the captions of Flickr8k alone |
+| training data | the 6,000 training photographs of Flickr8k with five captions each |
+
+On {data}, by which its checkpoints were chosen:
 
 | metric | value |
 |---|---|
@@ -114,9 +118,7 @@ def make(trained: str, output: Path, validation_dir: str | None = None, split: s
         store_in_half(folder / "model.safetensors")
         facts, results = described(trained, folder, validation_dir, split)
         write_text(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
-        rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in facts["metrics"].items())
-        known = {"architecture": type(model).__name__, "parameters": model.num_parameters(), "rows": rows}
-        write_text(folder / "README.md", CARD.format(name=NAME, summary=SUMMARY, data=facts["data"], **known))
+        write_text(folder / "README.md", card(facts, type(model).__name__, model.num_parameters()))
         size = results["bytes"] = sum(path.stat().st_size for path in folder.iterdir())
         if size > MAX_BYTES:
             raise ValueError(f"The captioner has {size:,} bytes, expected at most {MAX_BYTES:,}.")
@@ -127,6 +129,45 @@ def make(trained: str, output: Path, validation_dir: str | None = None, split: s
     if validation_dir is not None and output == FOLDER:
         write_results(RESULTS, results, run_records(trained))
     return facts
+
+
+def card(facts: dict[str, Any], architecture: str, parameters: int) -> str:
+    """Return the card of the default captioner.
+
+    Args:
+        facts: the facts of `default_model.json`.
+        architecture: class of the model.
+        parameters: number of its parameters.
+    """
+    types, titles = hub_names(), score_titles()
+    results = [
+        EvalResult(
+            task_type="image-to-text",
+            task_name="Image captioning",
+            dataset_type="flickr8k",
+            dataset_name=facts["data"],
+            metric_type=types[name],
+            metric_name=titles[name],
+            metric_value=value,
+        )
+        for name, value in facts["metrics"].items()
+    ]
+    data = ModelCardData(
+        language="en",
+        license="other",
+        license_name=NAME,
+        license_link=NOTICE,
+        library_name="transformers",
+        pipeline_tag="image-to-text",
+        tags=["image-captioning", "hf-captioners", "show_attend_tell"],
+        datasets=["flickr8k"],
+        metrics=sorted({result.metric_type for result in results}) or None,
+        model_name=NAME,
+        eval_results=results or None,
+    )
+    rows = "\n".join(f"| {titles[name]} | {value:.4f} |" for name, value in facts["metrics"].items())
+    known = {"architecture": architecture, "parameters": parameters, "data": facts["data"], "rows": rows}
+    return CARD.format(name=NAME, summary=SUMMARY, metadata=data.to_yaml(), **known)
 
 
 def without_code(values: Any) -> Any:

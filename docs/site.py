@@ -3,12 +3,14 @@
 The first page is the README, and a guide is also a notebook, so that no text stands twice. A page may have these
 comments, each in a line of its own:
 
-- `<!-- section FILE: TITLE -->`: that section of another page, without its heading;
 - `<!-- citation NAME -->`, `<!-- results NAME -->`: paper and measured figures of an architecture;
+- `<!-- names -->`: table of the names that the page documents;
 - `<!-- class configuration NAME -->`, `<!-- class modeling NAME -->`: documentation of its classes.
 """
 
+import inspect
 import json
+import pkgutil
 import re
 import shutil
 import sys
@@ -23,40 +25,15 @@ sys.path.append(str(ROOT / "benchmarks"))
 from known_changes import invalidating, known_changes  # noqa: E402
 
 DOCS, RESULTS, SOURCES = ROOT / "docs", ROOT / "benchmarks" / "results", ROOT / "build" / "site_sources"
+NOTICE = "default_captioner/NOTICE"
 REPOSITORY_PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 NOTEBOOK = "first_captioner.md"  # the guide that is also a notebook
-COMMENT = re.compile(r"^<!-- (section|citation|results|class) (.+?) -->$", re.MULTILINE)
-API = {
-    "captioners": (
-        "Captioners",
-        ["loading", "modeling.configuration_captioning", "modeling.modeling_captioning"],
-        ["modeling.generation_captioning", "captioning.ensemble"],
-    ),
-    "processing": (
-        "Processing and pipelines",
-        ["processing.processing_captioning", "processing.image_processing_captioning"],
-        ["processing.word_tokenizer", "pipelines.image_captioning"],
-    ),
-    "training": (
-        "Training",
-        ["training.running", "training.starting", "training.arguments", "training.trainer"],
-        ["training.scst.arguments", "training.scst.trainer", "training.rewards.functions"],
-    ),
-    "captioning": (
-        "Captioning",
-        ["captioning.batches", "captioning.caption_files"],
-        ["captioning.data_set", "captioning.scoring"],
-    ),
-    "explain": (
-        "Explanations",
-        ["explain.explanation", "explain.drawing"],
-        ["explain.graph", "explain.attributes", "explain.page"],
-    ),
-    "data": ("Data", ["data.loading", "data.subsets"], ["data.scenes", "data.report"]),
-    "features": ("Features", ["features.extraction"], ["features.feature_store"]),
-    "metrics": ("Metrics", ["metrics.compute", "metrics.registry"], ["metrics.significance"]),
-    "hub": ("Hub", ["hub.pushing", "hub.cards"], ["hub.convert.released"]),
-}
+NAMES = "<!-- names -->"
+COMMENT = re.compile(r"^<!-- (citation|results|class) (.+?) -->$", re.MULTILINE)
+METHODS = ("from_pretrained_parts", "visual_scores", "attention_maps", "relevance_maps")  # that people call
+TYPE = re.compile(r"<code>`[^<]*</code>")
+SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+DIRECTIVE = re.compile(r"^::: (\S+)", re.MULTILINE)
 
 
 def on_startup(**_: Any) -> None:
@@ -73,12 +50,12 @@ def on_startup(**_: Any) -> None:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are made from files of the repository, and the reference."""
+    """Add the pages that are made from files of the repository."""
     from mkdocs.structure.files import File
 
     pages = {name: repository_page(ROOT / source) for name, source in REPOSITORY_PAGES.items()}
-    pages |= {f"api/{name}.md": reference_page(*parts) for name, parts in API.items()}
     pages[NOTEBOOK.replace(".md", ".ipynb")] = notebook((DOCS / NOTEBOOK).read_text(encoding="utf-8"))
+    pages["NOTICE.txt"] = (ROOT / NOTICE).read_text(encoding="utf-8")
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -86,7 +63,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the comments of a page by what they name."""
-    return COMMENT.sub(lambda found: PARTS[found[1]](*re.split(r": | ", found[2], maxsplit=1)), markdown)
+    text = COMMENT.sub(lambda found: PARTS[found[1]](*found[2].split()), markdown)
+    return text.replace(NAMES, summary(text)) if NAMES in text else text
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Remove the backticks of types that docstrings write as transformers does: (`int`, defaults to 5)."""
+    return TYPE.sub(lambda found: found[0].replace("`", ""), html)
 
 
 def repository_page(path: Path) -> str:
@@ -94,15 +77,20 @@ def repository_page(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     for page, source in REPOSITORY_PAGES.items():
         text = text.replace(f"]({source})", f"]({page})")
-    return text.replace("](docs/", "](").replace("(https://keepachangelog.com/)", "(https://keepachangelog.com)")
+    text = text.replace("](docs/", "](").replace(f"]({NOTICE})", "](NOTICE.txt)")
+    if path.name == "CHANGELOG.md":  # its sections are long, and unfold
+        text = SECTION.sub(r'<details markdown="1"><summary>\1</summary>\n\2</details>\n\n', text)
+    return text.replace("(https://keepachangelog.com/)", "(https://keepachangelog.com)")
 
 
-def reference_page(title: str, *modules: list[str]) -> str:
-    """Return a page of the reference: the documentation of modules, made from their docstrings."""
-    names = [f"hf_captioners.{module}" for part in modules for module in part]
-    return f"# {title}\n\n" + "\n\n".join(
-        f"## `{name}`\n\n::: {name}\n    options:\n      show_root_heading: false" for name in names
-    )
+def summary(markdown: str) -> str:
+    """Return a table of the names that a page documents: links, and the first sentence of each documentation."""
+    rows = ["| in `hf_captioners` | |", "|---|---|"]
+    for name in DIRECTIVE.findall(markdown):
+        documentation = inspect.getdoc(pkgutil.resolve_name(name)) or ""
+        sentence = " ".join(documentation.partition("\n\n")[0].split()).replace("|", r"\|")
+        rows.append(f"| [`{name.removeprefix('hf_captioners.')}`][{name}] | {sentence} |")
+    return "\n".join(rows)
 
 
 def notebook(markdown: str) -> str:
@@ -118,19 +106,6 @@ def notebook(markdown: str) -> str:
     return jupytext.writes(found, fmt="ipynb")
 
 
-def section(file: str, title: str) -> str:
-    """Return a section of a page without its heading.
-
-    Raises:
-        LookupError: the page has no such section.
-    """
-    text = (DOCS / file).read_text(encoding="utf-8")
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise LookupError(f"docs/{file} has no section {title!r}.")
-    return re.sub(r"\]\((?=\w+\.md)", "](../", found[1].strip())
-
-
 def citation(name: str) -> str:
     """Return the paper of an architecture, and the names that a person types."""
     row = get_architecture(name)
@@ -141,7 +116,8 @@ def class_documentation(kind: str, name: str) -> str:
     """Return the directives of the configuration, or of the models and the processor, of an architecture."""
     row = get_architecture(name)
     kinds = KINDS[:1] if kind == "configuration" else KINDS[1:]
-    return "\n\n".join(f"::: {row.module(one)}.{row.prefix}{one}" for one in kinds)
+    options = f"\n    options:\n      members: [{', '.join(METHODS)}]"
+    return "\n\n".join(f"::: {row.module(one)}.{row.prefix}{one}{options}" for one in kinds)
 
 
 def current_figures(name: str) -> dict[str, Any] | None:
@@ -179,4 +155,4 @@ def results(name: str) -> str:
     return "\n".join([*lines, "", "[Results](../results.md) says how they were measured."])
 
 
-PARTS = {"section": section, "citation": citation, "results": results, "class": class_documentation}
+PARTS = {"citation": citation, "results": results, "class": class_documentation}

@@ -256,7 +256,7 @@ def text_fields(gpt2: GPT2Model, tokenizer: Any, decoder_layers: int | None) -> 
     special = {name: getattr(gpt2_config if tokenizer is None else tokenizer, name) for name in SPECIAL_IDS}
     if special["pad_token_id"] is None:
         special["pad_token_id"] = special["eos_token_id"]
-    dropped = {*SPECIAL_IDS, "architectures", "_name_or_path", "dtype", "transformers_version"}
+    dropped = {*SPECIAL_IDS, "architectures", "dtype", "transformers_version"}  # the name stays: cards state it
     text = {key: value for key, value in gpt2_config.to_dict().items() if key not in dropped}
     text |= {"n_layer": layers, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     if tokenizer is not None:

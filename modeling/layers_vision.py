@@ -577,6 +577,7 @@ def load_timm_model(specification: str) -> PreTrainedModel:
     else:
         pretrained = timm.create_model(architecture, pretrained=True, num_classes=0)
         model.timm_model.load_state_dict(pretrained.state_dict())
+        model.config._name_or_path = pretrained.pretrained_cfg.get("hf_hub_id") or ""  # where the weights are from
     return model.eval()
 
 

@@ -35,7 +35,7 @@ PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 COMMAND = f"python -m {__package__}.public_api"
 # Pages about how this library is extended, whose imports are not promised; see docs/versions.md.
-INTERNAL_PAGES = ("adding_a_data_set.md", "adding_an_architecture.md", "development.md")
+INTERNAL_PAGES = ("adding_a_data_set.md", "adding_a_model.md", "adding_an_architecture.md", "development.md")
 # Names that only the pages of the library's own experiments import.
 EXPERIMENTAL = (f"{PACKAGE}.demo", f"{PACKAGE}.explain", f"{PACKAGE}.cli")
 NO_VALUE = inspect.Parameter.empty
@@ -73,7 +73,8 @@ def public_names() -> list[str]:
 
 def _pages() -> list[str]:
     """Return the paths of README and of the user documentation."""
-    pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    folders = (ROOT / "docs", ROOT / "docs" / "architectures")
+    pages = (ROOT / "README.md", *(page for folder in folders for page in sorted(folder.glob("*.md"))))
     return [page.read_text(encoding="utf-8") for page in pages if page.name not in INTERNAL_PAGES]
 
 

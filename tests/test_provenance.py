@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 RESULTS = sorted((BENCHMARKS / "results").glob("*.json"))
-PAGES = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if path.name != "results.md")]
+PAGES = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if not path.stem.startswith("results"))]
 COMMENTED = sorted((ROOT / "hf_captioners" / "reproduce" / "recipes").rglob("*.yaml"))
-LINK = re.compile(r"\]\([\w./]*results\.md(?:#([\w-]*))?\)|benchmarks/results/(\w+)\.json")
+LINK = re.compile(r"\]\([\w./]*results\w*\.md(?:#([\w-]*))?\)|benchmarks/results/(\w+)\.json")
 DECIMAL = re.compile(r"(?<![\w.,])(\d+\.\d+)(?![\w.]*\w)")
 BESIDE_METRIC = re.compile(r"(?:CIDEr|BLEU|METEOR|ROUGE|SPICE)[^.;|]{0,50}?" + DECIMAL.pattern)
 SMALLEST_SCORE = 0.05  # smaller numbers of a section are deviations
@@ -238,12 +238,12 @@ def test_a_planted_change_marks_its_section_and_finds_quotes(modules):
     _, _, write_results = modules
     change = {"commit": "e" * 40, "why": "a planted reason", "results": ["attributes"], "contained_in": []}
     mark = "**Measured before commit `eeeeeee` (a planted reason), to be repeated.**"
-    assert mark not in write_results.page()
-    page = write_results.page([change])
+    assert not any(mark in page for page in write_results.pages().values())
+    page = write_results.pages([change])["results_flickr8k"]
     title = "## Flickr8k: what attributes are worth to the Entangled Transformer"
     assert page.count(mark) == 1 and mark in page[page.index(title) :][:400]
     sections = write_results.written_sections([change])
-    link = f"[results](docs/results.md#{anchor(title)})"
+    link = f"[results](docs/results_flickr8k.md#{anchor(title)})"
     names = ["attributes"]
     assert quotes(f"The captioner reaches 1.05 {link}.", sections, names) == ["1.05"]
     assert quotes("CIDEr-D is 1.047 with the words of the captions.", sections, names) == ["1.047"]
@@ -258,12 +258,14 @@ def test_a_planted_change_marks_its_section_and_finds_quotes(modules):
     assert quotes(f"CIDEr-D is 1.047 {link}.", sections, []) == []
 
 
-@pytest.mark.parametrize("name", ["data", "metrics", "robustness"])
-def test_a_page_with_a_result_of_its_own_says_what_measured_it(name, modules):
+@pytest.mark.parametrize(
+    ("name", "page"), [("data", "region_features"), ("metrics", "metrics"), ("robustness", "robustness")]
+)
+def test_a_page_with_a_result_of_its_own_says_what_measured_it(name, page, modules):
     _, known_changes, _ = modules
     records = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text(encoding="utf-8"))["provenance"]
     lines = known_changes.provenance_lines(name, records, known_changes.known_changes())
-    assert "\n".join(lines) in (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert "\n".join(lines) in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
 
 
 def test_no_page_quotes_a_figure_that_is_to_be_repeated(modules):

@@ -1,4 +1,4 @@
-"""docs/results.md, docs/robustness.md and docs/confidence.md match the committed result files."""
+"""The pages of results, docs/robustness.md and docs/confidence.md match the committed result files."""
 
 import importlib.util
 import json
@@ -19,11 +19,14 @@ def writer(name, monkeypatch):
     return module
 
 
-def test_the_page_is_written_from_the_committed_results(monkeypatch):
+def test_the_pages_are_written_from_the_committed_results(monkeypatch):
     module = writer("write_results", monkeypatch)
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert module.page() == page, "run python benchmarks/write_results.py"
-    assert page.count("## Flickr8k: ") >= 1
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("results*.md")}
+    assert module.pages() == pages, "run python benchmarks/write_results.py"
+    assert pages["results_flickr8k"].count("## Flickr8k: ") >= 1
+    names = [name for _, results in module.PAGES.values() for name in results]
+    assert len(names) == len(set(names)) and set(names) <= {name for name, _ in module.SECTIONS}
+    page = pages["results_decoding"]
     rows = json.loads((module.RESULTS / "decoding.json").read_text(encoding="utf-8"))["rows"]
     assert all(
         f"| {row['images']} | {row['decoder']} | {row['seconds']:.2f} | {row['speed']:.2f} " in page for row in rows
@@ -56,7 +59,7 @@ def test_the_page_of_confidence_is_written_from_the_committed_results(monkeypatc
 
 
 def test_the_matrix_of_training_is_that_of_the_committed_results():
-    page = (ROOT / "docs" / "other_models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "other_models_training.md").read_text(encoding="utf-8")
     rows = json.loads((ROOT / "benchmarks" / "results" / "other_models_matrix.json").read_text())["training"]
     assert set(rows) == set(FAMILIES)
     for family, cells in rows.items():

@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -16,18 +17,26 @@ import pytest
 import yaml
 
 from hf_captioners.architectures import ARCHITECTURES as REGISTERED
+from hf_captioners.interfaces import Captioner
 from tests.browser import look_at, open_browser
 
 ARCHITECTURES = {name: one for name, one in REGISTERED.items() if name != "toy"}  # of other tests
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+MAX_HEIGHT = 8000  # of a page in pixels, at a width of 1280
 SMALLER = {
     "NUM_IMAGES = 1500": "NUM_IMAGES = 20",
     '"validation": 100, "test": 100': '"validation": 4, "test": 6',
     "NUM_DRAWINGS = 24_000": "NUM_DRAWINGS = 96",
     "EPOCHS = 5": "EPOCHS = 1",
 }
+
+
+HEIGHT = "return document.documentElement.scrollHeight"
+SCROLLS = """
+return [...document.querySelectorAll("pre, pre > code")].filter((one) => one.scrollWidth > one.clientWidth + 1).length
+"""
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -58,12 +67,27 @@ SITE = module(DOCS / "site.py")
 
 def test_every_page_is_in_the_navigation_and_exists():
     pages = list(pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
-    made = {*SITE.REPOSITORY_PAGES, *(f"api/{name}.md" for name in SITE.API)}
     written = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
-    assert len(pages) == len(set(pages)) and set(pages) == made | written
-    for parts in SITE.API.values():
-        for name in (name for part in parts[1:] for name in part):
-            assert importlib.util.find_spec(f"hf_captioners.{name}"), name
+    assert len(pages) == len(set(pages)) and set(pages) == {*SITE.REPOSITORY_PAGES, *written}
+
+
+def test_every_public_name_is_in_the_reference():
+    """Once, on a page of the reference or of an architecture; tables have a sentence on each."""
+    public = json.loads((ROOT / "release" / "public_api.json").read_text(encoding="utf-8"))["names"]
+    public = [name for name, entry in public.items() if entry["kind"] in ("class", "function")]
+    shown = []
+    for path in [*(DOCS / "api").glob("*.md"), *(DOCS / "architectures").glob("*.md")]:
+        text = SITE.on_page_markdown(path.read_text(encoding="utf-8"))
+        assert "<!--" not in text
+        names = SITE.DIRECTIVE.findall(text)
+        if path.parent.name == "api":
+            rows = re.findall(r"^\| \[`[\w.]+`\]\[([\w.]+)\] \| .*\w.* \|$", text, re.MULTILINE)
+            assert rows == names and names, path.name
+        shown += [pkgutil.resolve_name(name) for name in names]
+    shown.append(Captioner)  # an alias of Any
+    missing = [name for name in public if pkgutil.resolve_name(name) not in shown]
+    assert not missing, "these names are on no page of docs/api"
+    assert len(shown) == len({id(one) for one in shown}), "a name is on two pages"
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
@@ -76,7 +100,8 @@ def test_every_architecture_has_a_page_with_its_parts(name):
     prefix = ARCHITECTURES[name].prefix
     for kind in ("Config", "Model", "ForConditionalGeneration", "Processor"):
         assert re.search(rf"^::: hf_captioners\..*\.{prefix}{kind}$", text, re.MULTILINE)
-    assert "| in the paper | what | where |" in text
+    assert "| in the paper | what | where |" in text or "zodiac.md#equations-tables-and-figures-in-the-code" in text
+    assert f"architectures/{name}.md#" in (DOCS / "paper_index.md").read_text() or name == "zodiac_aoanet"
     assert "[Results](../results.md)" in text
 
 
@@ -91,11 +116,6 @@ def test_figures_are_those_of_their_script():
     for name, figure in drawing.FIGURES.items():
         written = (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8")
         assert written == drawing.draw(figure), "run python docs/figures/draw.py"
-
-
-def test_an_unknown_section_is_refused():
-    with pytest.raises(LookupError, match="docs/paper_index.md has no section 'No paper'"):
-        SITE.on_page_markdown("<!-- section paper_index.md: No paper -->")
 
 
 def test_a_guide_is_a_notebook():
@@ -144,6 +164,29 @@ def test_the_site_is_built_without_a_warning(site):
     assert "self-resurrecting" in (site / "architectures" / "visualgpt.html").read_text(encoding="utf-8")
 
 
+def estimated_height(html):
+    """The height of a page from its letters, rows, headings and lines of code; usually within 300 pixels."""
+    article = html[html.index("<article") : html.index("</article>")]
+    article = re.sub(r"<details>.*?</details>", "", article, flags=re.DOTALL)
+    code = "".join(re.findall(r"<pre.*?</pre>", article, re.DOTALL)).count("\n")
+    text = re.sub(r"<pre.*?</pre>", "", article, flags=re.DOTALL)
+    rows, headings = text.count("<tr"), len(re.findall("<h[1-4]", text))
+    return 400 + 22 * code + 30 * rows + 110 * headings + 0.25 * len(re.sub("<[^>]+>", "", text))
+
+
+def test_no_page_is_long(site):
+    """By an estimate, with a tenth to spare; `test_every_page_in_a_browser` measures."""
+    heights = {path.name: estimated_height(path.read_text(encoding="utf-8")) for path in site.glob("**/[!4]*.html")}
+    assert len(heights) > 60 and max(heights.values()) > MAX_HEIGHT / 2, "the estimate is right"
+    assert not {name: height for name, height in heights.items() if height > 1.1 * MAX_HEIGHT}
+
+
+def test_the_first_page_begins_with_the_photograph(site):
+    first = (site / "index.html").read_text(encoding="utf-8")
+    article = first[first.index("<article") :]
+    assert article.index("<h1") < article.index('src="photo.jpg"') < article.index("<p>Image captioning for")
+
+
 @pytest.fixture(scope="module")
 def served(site):
     """The folder of the site, and its address: the search of pages that are opened as files does not work."""
@@ -156,13 +199,16 @@ def served(site):
 
 @pytest.mark.slow
 def test_every_page_in_a_browser(served):
-    """Nothing is cut off, figures load, and every page has its heading."""
+    """Nothing is cut off, figures load, no page is long, and every page has its heading."""
     folder, address = served
     pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html") if path.name != "404.html")
     assert len(pages) > 30
-    for width, shown in ((390, pages), (1200, ["index.html", "results.html", "architectures/visualgpt.html"])):
+    for width in (390, 1280):
         with open_browser(width) as browser:
-            for page in shown:
+            for page in pages:
                 text = look_at(browser, f"{address}/{page}")
+                if width == 1280:
+                    assert browser.execute_script(HEIGHT) <= MAX_HEIGHT, page
+                    assert not browser.execute_script(SCROLLS), f"code of {page} continues outside of its block"
                 assert browser.execute_script("return document.querySelectorAll('article h1').length") == 1, page
                 assert len(text) > 300, page

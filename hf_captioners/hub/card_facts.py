@@ -139,7 +139,7 @@ class TrainingFacts:
         changed_data: changes of the data while the run was interrupted, as sentences.
         converted_from: file of the authors' program that the weights were converted from.
         vocabulary: which tokens were kept, if the vocabulary was trimmed, in words.
-        licence: licence of the weights.
+        licence: licence of the weights, an identifier of the Hub such as `apache-2.0`.
         language: language code of the captions, e.g. `en`.
     """
 

@@ -49,6 +49,8 @@ MEANINGS = {
     "length_ratio": "mean caption length divided by that of the references",
     "bad_endings": "share of captions that end in a word such as `a` or `with`",
 }
+# Names in the metadata of the data sets that anybody can get; their captions are English.
+PUBLISHED_DATA = ("coco", "conceptual_captions", "flickr30k", "flickr8k", "iu_xray")
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
 # Visual scores (0 to 1) of the shown captions that differ by less are left out.
 MIN_SPREAD_OF_SCORES = 0.1
@@ -211,7 +213,7 @@ def card_template() -> jinja2.Template:
 
 
 def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, Any]:
-    """Return the metadata that the Hub reads from a card: library, task, tags, licence and results."""
+    """Return the metadata that the Hub reads from a card."""
     tags = ["image-captioning", "hf-captioners"]
     if checkpoint.architecture is not None:
         tags += [checkpoint.architecture.name, *([] if checkpoint.adapter_of else ["custom_code"])]
@@ -222,7 +224,9 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
     }
     base = [checkpoint.adapter_of] if checkpoint.adapter_of and _is_hub_name(checkpoint.adapter_of) else []
     if training is not None:
-        metadata |= _known({"license": training.licence, "language": training.language})
+        data = training.data.name if training.data.name in PUBLISHED_DATA else None
+        language = training.language or ("en" if data else None)
+        metadata |= _known({"license": training.licence, "language": language, "datasets": data and [data]})
         base += [source for source in training.started_from if _is_hub_name(source)]
     terms = checkpoint.weights_license
     if terms:
@@ -232,6 +236,8 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
         metadata |= {"license": "other"} | stated | ({"license_link": NOTICE} if terms.get("notice") else {})
     if base:
         metadata["base_model"] = base
+        if checkpoint.adapter_of or len(base) > 1:  # the Hub takes several for a merge of their weights
+            metadata["base_model_relation"] = "adapter" if checkpoint.adapter_of else "finetune"
     results = [result for evaluation in training.evaluations for result in _results(evaluation)] if training else []
     metadata = {name: _one_line_each(value) for name, value in metadata.items()}
     if results:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -34,6 +35,7 @@ from .quantizing import quantize_graph
 logger = logging.getLogger(__name__)
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 GRAPH_FOLDER = "onnx"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 WEIGHTS = {"float32": "", "int8": "_int8"}  # kinds of weights, and how the names of their graphs end
 DEFAULT_NEW_TOKENS = 32  # of the pipeline, for a captioner without a limit
 # Entries of a generation configuration that say nothing about which tokens are chosen, or that are exported otherwise.
@@ -328,15 +330,24 @@ def write_folder(folder: Path, graphs: Graphs, facts: dict[str, Any], model: Any
     write_text(folder / "README.md", card(facts, terms, source, folder.parent))
 
 
+def is_text(value: Any) -> bool:
+    """Return whether a value of a card's metadata is a text, or a list of texts."""
+    values = value if isinstance(value, list) else [value]
+    return bool(values) and all(isinstance(entry, str) and entry for entry in values)
+
+
 def card(facts: Mapping[str, Any], terms: Mapping[str, Any], source: Any, parent: Path) -> str:
     """Return the text of `README.md` of an exported captioner: what it is, how to use it, its licence."""
-    metadata = {"library_name": "onnxruntime", "pipeline_tag": "image-to-text"}
-    metadata |= {"license": "other"} if terms else {}
+    metadata: dict[str, Any] = {"library_name": "onnxruntime", "pipeline_tag": "image-to-text"}
+    metadata |= {"tags": ["image-captioning", "hf-captioners", "onnx"]} | ({"license": "other"} if terms else {})
     stated = {name: str(terms[name]) for name in ("license", "license_name") if name in terms}
     path = Path(str(source), "README.md")
-    if not terms and path.is_file():
-        licence = ModelCard.load(path, ignore_metadata_errors=True).data.license
-        stated = {"license": licence} if isinstance(licence, str) else {}
+    if path.is_file():
+        data = ModelCard.load(path, ignore_metadata_errors=True).data
+        known = ("language", "datasets", "base_model", *([] if terms else ["license"]))
+        stated |= {name: data[name] for name in known if is_text(data.get(name))}
+    elif source and HUB_NAME.fullmatch(str(source)):
+        stated["base_model"] = str(source)
     metadata |= stated | ({"license_link": "NOTICE"} if terms.get("notice") else {})
     text = files("hf_captioners.hub_cards").joinpath("onnx_card.md.jinja").read_text(encoding="utf-8")
     template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
@@ -344,7 +355,7 @@ def card(facts: Mapping[str, Any], terms: Mapping[str, Any], source: Any, parent
     return f"---\n{lines}\n---\n" + template.render(
         facts=facts,
         terms=terms,
-        licence=metadata.get("license"),
+        licence=str(metadata.get("license") or ""),
         source=inert_text(str(source or "")),
         inert=inert_text,
     )

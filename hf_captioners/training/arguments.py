@@ -49,6 +49,7 @@ def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
         )
 
 
+LICENSE = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 FEATURE_DTYPES = ("float16", "float32")
 STRATEGIES = ("eval_strategy", "save_strategy")
@@ -112,6 +113,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             vocabulary of words follows it: words between blanks (`"ptb"`, `"none"`), words by the rules of Unicode
             (`"unicode"`), or characters (`"characters"`).
         language: language of the captions, a code such as `de`, for the card and the results.
+        license: licence of the trained weights for the card, an identifier of the Hub such as `apache-2.0`.
         evaluate_loss: also report the loss on the evaluation captions (`eval_loss`).
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
         diagnostic_examples: number of evaluation images to show with their captions in TensorBoard, trackio or
@@ -234,6 +236,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     language: str | None = field(
         default=None, metadata={"help": "Language of the captions for the card and the results: a code such as de."}
     )
+    license: str | None = field(
+        default=None, metadata={"help": "Licence of the weights for the card: an identifier such as apache-2.0."}
+    )
     evaluate_loss: bool = field(default=True, metadata={"help": "Also report the loss in evaluation."})
     save_captions: bool = field(
         default=True, metadata={"help": "Write the captions of each evaluation to OUTPUT_DIR/captions."}
@@ -350,6 +355,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             )
         if self.language is not None and not LANGUAGE_CODE.fullmatch(self.language):
             raise ValueError(f"`language` is {self.language!r}, expected a code such as de, zh or pt-BR.")
+        if self.license is not None and not LICENSE.fullmatch(self.license):
+            raise ValueError(f"`license` is {self.license!r}, expected an identifier of the Hub such as apache-2.0.")
         if self.eval_strategy not in (IntervalStrategy.NO, "no"):
             require_best_metric(str(self.metric_for_best_model), self.eval_metrics)
 

@@ -209,6 +209,7 @@ class CardWriter(TrainerCallback):
             evaluations=kept,
             reproduces=self.reproduces,
             language=args.language,
+            licence=args.license,
             arguments=reported,
             other_arguments=other,
             log=training_log(state.log_history),
@@ -325,11 +326,12 @@ def versions() -> dict[str, str]:
 
 
 def started_from(config: Any) -> list[str]:
-    """Return the Hub names of the models that training started from; local paths are omitted."""
+    """Return the Hub names of what training started from, local paths omitted: the captioner, or else its parts."""
     parts = [config, getattr(config, "text_config", None), getattr(config, "vision_config", None)]
     names = [getattr(part, "_name_or_path", "") for part in parts]
-    return [
+    found = [
         name
         for name in dict.fromkeys(names)
         if name and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
     ]
+    return found[:1] if names[0] in found else found

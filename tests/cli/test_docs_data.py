@@ -1,4 +1,4 @@
-"""The commands of docs/data.md work, with small local models and data sets instead of those that it names."""
+"""The commands of the pages on data work, with small local models and data sets instead of those that it names."""
 
 import importlib.util
 import re
@@ -9,7 +9,9 @@ import pytest
 
 from hf_captioners.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("data.md", "published_data.md", "region_features.md")
+PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in PAGES)
 COMMANDS = "".join(re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)).split("\n")
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
 dataset_folders = importlib.util.module_from_spec(FOLDERS)

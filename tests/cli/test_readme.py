@@ -42,10 +42,13 @@ def with_local_names(text: str, reader) -> str:
 
 
 def test_first_screen():
-    """The first screen says what the library is, and has two commands and five lines that caption an image."""
+    """A photograph, its caption, what the library is, and the five lines that print the caption."""
+    title, photograph, caption = [line for line in README.splitlines() if line][:3]
+    assert title == "# hf_captioners" and photograph == f"![{caption.strip('*')}](docs/photo.jpg)"
     first = "\n".join(README.splitlines()[:22])
-    assert "make demo" in first and "make test" in first and 'pipeline("image-captioning"' in first
-    assert len([line for line in BLOCKS[1][1].splitlines() if line.strip()]) <= 5
+    assert "Image captioning for" in first and BLOCKS[0][1] in first and 'pipeline("image-captioning"' in BLOCKS[0][1]
+    assert len([line for line in BLOCKS[0][1].splitlines() if line.strip()]) <= 5
+    assert "make demo" in BLOCKS[2][1] and "make test" in BLOCKS[2][1]
 
 
 FEW = ["--max_steps", "2", "--use_cpu", "--eval_strategy", "no", "--save_strategy", "no", "--validation_share", "0.3"]
@@ -54,7 +57,7 @@ CODE = [text for language, text in BLOCKS if language == "python"]
 
 
 def run_commands(text, reader):
-    for line in with_local_names(text, reader).strip().splitlines():
+    for line in with_local_names(text, reader).replace("\\\n", " ").strip().splitlines():
         command, *arguments = shlex.split(line)
         assert command == "hf-captioners"
         assert main([*arguments, *(FEW if arguments[0] == "train" else [])]) == 0

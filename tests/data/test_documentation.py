@@ -1,4 +1,4 @@
-"""The code of docs/data.md runs, block after block, as a reader would run it."""
+"""The code of the pages on data runs, block after block, as a reader would run it."""
 
 import json
 import re
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import datasets
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("data.md", "published_data.md", "region_features.md")
 
 
 def prepare(folder, image):
@@ -38,11 +39,12 @@ def test_every_block_runs(tmp_path, image, monkeypatch, capsys):
     prepare(tmp_path, image)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    text = "".join((DOCS / name).read_text(encoding="utf-8") for name in PAGES)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 9
     names = {}
     for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+        exec(compile(block, "data.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "['A dog runs on the beach.', 'A wet dog.']" in printed and "001.jpg (24, 16)" in printed
     assert "{'train': 2, 'validation': 1, 'test': 1}" in printed

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors import safe_open
 
 from hf_captioners.captioning import CaptionBatches
+from tests.hub.card_rules import card_errors
 
 SOURCE = Path(__file__).parents[2] / "default_captioner"
 FROZEN = SOURCE / "frozen_captions.json"
@@ -65,6 +68,22 @@ def test_notice_and_licences(made):
         assert words in notice
     card = (made / "README.md").read_text()
     assert "license: other" in card and "[NOTICE](NOTICE)" in card
+
+
+def test_the_card_is_as_the_hub_wants_it(made):
+    """That of a folder that is made, and the stored one, which has the section on confidence too."""
+    stored = SOURCE / "hf_captioners_default" / "captioner"
+    for folder in (made, stored):
+        card = ModelCard.load(folder / "README.md")
+        assert card_errors(card.data.to_dict()) == []
+        assert (card.data.license, card.data.language, card.data.datasets) == ("other", "en", ["flickr8k"])
+        assert card.data.library_name == "transformers" and card.data.pipeline_tag == "image-to-text"
+        assert {result.metric_type for result in card.data.eval_results} == {"bleu", "cider"}
+        assert "| vision model | MobileNetV2" in card.text and "| language model | none" in card.text
+    facts = json.loads((stored / "default_model.json").read_text())
+    name, parameters = (re.search(rf"\| {row} \| (.+) \|", card.text)[1] for row in ("architecture", "parameters"))
+    text = (stored / "README.md").read_text()
+    assert text.startswith(load_maker().card(facts, name, int(parameters.replace(",", ""))))
 
 
 USE = """

@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import yaml
 
+from .card_rules import card_errors
 from .loopback_repositories import FRONT_MATTER, MOMENT, Commit, Repository, StoredFile
 
 USER, TOKEN, READ_TOKEN, OTHER_TOKEN = "tester", "hf_writes", "hf_reads", "hf_somebody_else"
@@ -272,15 +273,16 @@ class _Handler(BaseHTTPRequestHandler):
         return {}
 
     def validate(self) -> Any:
-        """Check that the metadata of a card can be read."""
+        """Check the metadata of a card."""
         found = FRONT_MATTER.match(json.loads(self.body)["content"])
         try:
             metadata = yaml.safe_load(found[1]) if found else {}
         except yaml.YAMLError as error:
             raise Refusal(400, "BadRequest", body={"errors": [{"message": str(error)}], "warnings": []}) from error
-        errors = [] if isinstance(metadata, dict) else [{"message": "metadata is no mapping"}]
+        errors = card_errors(metadata) if isinstance(metadata, dict) else ["metadata is no mapping"]
         if errors:
-            raise Refusal(400, "BadRequest", body={"errors": errors, "warnings": []})
+            body = {"errors": [{"message": error} for error in errors], "warnings": []}
+            raise Refusal(400, "BadRequest", body=body)
         return {"errors": [], "warnings": []}
 
     def repositories(self) -> Any:

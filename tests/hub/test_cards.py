@@ -6,11 +6,13 @@ import re
 
 import pytest
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import yaml_dump
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from hf_captioners.architectures import ARCHITECTURES
+from hf_captioners.data import list_datasets
 from hf_captioners.hub.card_facts import (
     CheckpointFacts,
     DataFacts,
@@ -21,7 +23,7 @@ from hf_captioners.hub.card_facts import (
     sample_images,
 )
 from hf_captioners.hub.card_merging import read_card
-from hf_captioners.hub.cards import render_card, write_card
+from hf_captioners.hub.cards import PUBLISHED_DATA, render_card, write_card
 
 from .captioner_cases import save_captioner
 from .card_values import FIELDS, SAMPLE, TRAINING, facts
@@ -173,7 +175,64 @@ def test_other_kinds_of_checkpoints():
 def test_local_directories_are_not_base_models(tmp_path):
     training = TrainingFacts(started_from=["gpt2", str(tmp_path), "timm:resnet50.a1_in1k", "org/vision"])
     metadata = read_card(render_card("captioner", checkpoint(), training), "here").metadata
-    assert metadata["base_model"] == ["gpt2", "org/vision"]
+    assert (metadata["base_model"], metadata["base_model_relation"]) == (["gpt2", "org/vision"], "finetune")
+
+
+@pytest.fixture
+def hub(loopback_hub, monkeypatch, tmp_path):
+    loopback_hub.use_here(monkeypatch, tmp_path / "home")
+    return loopback_hub
+
+
+WRONG = {
+    "license": ("Apache 2.0", ["mit"]),
+    "license_name": ("My licence",),
+    "license_link": ("somewhere",),
+    "language": ("English", ["en", "German"]),
+    "base_model": ("timm:resnet50", ["gpt2", "a/b/c"]),
+    "base_model_relation": ("trained",),
+    "datasets": ("flickr8k", ["my images"]),
+    "library_name": ("HF captioners", ["transformers"]),
+    "pipeline_tag": ("image-captioning",),
+    "tags": ([""], [1]),
+    "metrics": ("bleu", ["BLEU 4"]),
+    "model-index": ([{"name": "a"}],),
+}
+
+
+def test_the_hub_accepts_the_card(hub):
+    """By huggingface_hub's own validation, which asks the Hub; wrong values are refused."""
+    known = facts(TrainingFacts)
+    known.started_from = ["gpt2", "facebook/dinov2-small"]
+    text = render_card("somebody/captioner", checkpoint(), known)
+    card = ModelCard(text)
+    card.validate()
+    assert set(WRONG) - set(card.data.to_dict()) == {"license_name", "license_link"}, "every field is filled"
+    data = card.data
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "image-to-text")
+    assert (data.license, data.language) == ("apache-2.0", "en")
+    assert (data.base_model, data.datasets) == (["gpt2", "facebook/dinov2-small"], ["flickr8k"])
+    assert data.tags == ["image-captioning", "hf-captioners", "visualgpt", "custom_code"]
+    metadata = read_card(text, "card").metadata
+    for name, values in WRONG.items():
+        for value in values:
+            with pytest.raises(ValueError, match=name.replace("-", "[-_]")):
+                ModelCard(f"---\n{yaml_dump(metadata | {name: value})}---\n# A card\n").validate()
+    terms = {"license": "other", "license_name": "own", "notice": "All rights.", "base_model": "somebody/other"}
+    ModelCard(render_card("a/b", checkpoint(weights_license=terms), known)).validate()
+    ModelCard(render_card("a/b", CheckpointFacts(adapter_of="somebody/captioner"), known)).validate()
+    with pytest.raises(ValueError, match="license_name"):
+        ModelCard(f"---\n{yaml_dump(metadata | {'license': 'other'})}---\n# A card\n").validate()
+
+
+def test_data_of_ones_own_are_not_in_the_metadata():
+    """A folder is no data set of the Hub; whose captions they are, only a person knows."""
+    named = {*list_datasets()} - {"by_columns", "caption_folder", "containers", "scenes"}
+    assert set(PUBLISHED_DATA) == named
+    known = facts(TrainingFacts, {"language"})
+    assert read_card(render_card("a/b", checkpoint(), known), "card").metadata["language"] == "en"
+    known.data.name = "caption_folder"
+    assert not {"datasets", "language"} & read_card(render_card("a/b", checkpoint(), known), "card").metadata.keys()
 
 
 def blocks(card: str) -> list[str]:

@@ -9,18 +9,20 @@ import threading
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from huggingface_hub import HfApi, ModelCard
 from PIL import Image
-from transformers import AutoModelForImageTextToText, pipeline
+from transformers import AutoModelForImageTextToText, GPT2Config, GPT2LMHeadModel, pipeline
 
+from hf_captioners import VisualGPTForConditionalGeneration
 from hf_captioners.cli import main
 from hf_captioners.hub import cards
 from hf_captioners.hub.card_facts import PublishedFacts, TrainingFacts
 from hf_captioners.hub.card_merging import read_card
 from hf_captioners.hub.cards import make_card
-from hf_captioners.training import hub_trainer
-from hf_captioners.training.card_writer import write_small_copy
+from hf_captioners.training import CaptioningTrainingArguments, hub_trainer
+from hf_captioners.training.card_writer import started_from, write_small_copy
 from hf_captioners.training.hub_trainer import HubTrainer
 from tests.training.conftest import make_captioner, make_trainer, processor, scenes, tokenizer  # noqa: F401
 from tests.training.scst_settings import scst_trainer
@@ -436,3 +438,28 @@ def test_training_refuses_before_it_begins(make_trainer, hub, monkeypatch):  # n
     monkeypatch.setenv("HF_TOKEN", "")
     with pytest.raises(PermissionError, match="hf auth login"):
         make_trainer(push_to_hub=True)
+
+
+def test_the_card_names_the_language_model_and_the_vision_model(monkeypatch, tmp_path, tokenizer):  # noqa: F811
+    """By their names on the Hub, also after saving; of a captioner that is trained further, the captioner alone."""
+    sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    language = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, name_or_path="distilgpt2"))
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **options: create(name, **options))
+    model = VisualGPTForConditionalGeneration.from_pretrained_parts(
+        language, vision_model="timm:test_resnet.r160_in1k", tokenizer=tokenizer
+    )
+    assert started_from(model.config) == ["distilgpt2", "timm/test_resnet.r160_in1k"]
+    model.save_pretrained(tmp_path / "saved")
+    loaded = VisualGPTForConditionalGeneration.from_pretrained(tmp_path / "saved")
+    assert started_from(loaded.config) == ["distilgpt2", "timm/test_resnet.r160_in1k"]
+    loaded.config._name_or_path = "somebody/captioner"
+    assert started_from(loaded.config) == ["somebody/captioner"]
+
+
+def test_the_card_states_the_licence(make_trainer, tmp_path):  # noqa: F811
+    make_trainer(license="cc-by-4.0", language="de").save_model(str(tmp_path / "saved"))
+    data = ModelCard.load(tmp_path / "saved" / "README.md").data
+    assert (data.license, data.language) == ("cc-by-4.0", "de")
+    with pytest.raises(ValueError, match="`license` is 'Apache 2.0', expected an identifier of the Hub"):
+        CaptioningTrainingArguments(str(tmp_path), license="Apache 2.0", use_cpu=True)

@@ -12,8 +12,12 @@ from transformers import MobileNetV2Config, MobileNetV2Model
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "adding_an_architecture.md").read_text(encoding="utf-8")
-*FILES, TRAIN, CAPTION, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE, MODEL = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("adding_an_architecture.md", "adding_a_model.md")
+)
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+CONFIGURATION, PROCESSOR, INIT, TRAIN, CAPTION, TESTS = BLOCK.findall(PAGE)
+FILES = (CONFIGURATION, *BLOCK.findall(MODEL), PROCESSOR, INIT)
 NAMES = ("configuration_toy.py", "modeling_toy.py", "processing_toy.py", "__init__.py")
 VISION = "timm/mobilenetv3_small_100.lamb_in1k"
 
@@ -35,12 +39,12 @@ def package(tmp_path_factory):
 
 
 def test_the_files_are_those_of_the_toy():
-    assert tuple(FILES) == tuple((ROOT / "tests" / "modeling" / "toy" / name).read_text() for name in NAMES)
+    assert list(FILES) == [(ROOT / "tests" / "modeling" / "toy" / name).read_text() for name in NAMES]
     assert TESTS.strip() in (ROOT / "tests" / "modeling" / "test_toy.py").read_text(), "the tests of the page run"
 
 
 def test_shared_parts_are_in_their_files():
-    rows = PAGE.partition("| file in `modeling/` |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = MODEL.partition("| file in `modeling/` |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(rows) == 8
     for row in rows:
         files, names = (re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split(" | "))

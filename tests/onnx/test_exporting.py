@@ -9,17 +9,19 @@ import onnxruntime
 import PIL.Image
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import BlipConfig, BlipForConditionalGeneration
 
 from hf_captioners.cli import main
 from hf_captioners.onnx.cache_tensors import cache_of_tensors, cache_tensors
 from hf_captioners.onnx.checking import require_small
-from hf_captioners.onnx.exporting import export_captioner, generation_defaults, require_exportable, require_opset
+from hf_captioners.onnx.exporting import card, export_captioner, generation_defaults, require_exportable, require_opset
 from hf_captioners.onnx.graphs import export_graph
 from hf_captioners.onnx.onnx_captioner import TRAVELLING, OnnxCaptioner
 from hf_captioners.onnx.onnx_search import DecoderStates
 from hf_captioners.onnx.quantizing import quantize_graph
 from tests.hub.captioner_cases import case_of
+from tests.hub.card_rules import card_errors
 
 
 def test_the_folder(exported):
@@ -30,9 +32,21 @@ def test_the_folder(exported):
     assert facts["generation"] == {"max_new_tokens": 6, "num_beams": 3, "suppress_tokens": [3]}
     assert facts["tokens"] == {"start": 28, "end": [27], "pad": 29}
     assert facts["image"]["size"] == {"height": 32, "width": 32} and facts["opset"] == 18
-    card = (exported / "README.md").read_text()
-    assert 'license: "cc-by-4.0"\n' in card and "Weights of somebody." in card and "See NOTICE." in card
+    text = (exported / "README.md").read_text()
+    assert 'license: "cc-by-4.0"\n' in text and "Weights of somebody." in text and "See NOTICE." in text
     assert not list(exported.parent.glob(".*")), "temporary folders"
+    data = ModelCard(text).data
+    assert card_errors(data.to_dict()) == [] and data.library_name == "onnxruntime" and "onnx" in data.tags
+
+
+def test_the_card_names_what_was_exported(exported, tmp_path):
+    """A captioner of the Hub; of one in a folder, what its card states."""
+    facts = json.loads((exported / "captioner.json").read_text())
+    assert ModelCard(card(facts, {}, "somebody/captioner", tmp_path)).data.base_model == "somebody/captioner"
+    stated = {"license": "mit", "language": "en", "datasets": ["flickr8k"], "base_model": ["gpt2", "a/b"]}
+    (tmp_path / "README.md").write_text(f"---\n{json.dumps(stated | {'metrics': ['bleu']})}\n---\n# Mine\n")
+    data = ModelCard(card(facts, {}, tmp_path, tmp_path)).data.to_dict()
+    assert stated.items() <= data.items() and "metrics" not in data and card_errors(data) == []
 
 
 def test_graphs_have_no_paths_of_this_machine(exported):

@@ -1,4 +1,4 @@
-"""All code blocks of docs/pipelines.md and of the pipeline's docstring run, in order."""
+"""All code blocks of docs/pipelines.md, docs/processors.md and of the pipeline's docstring run, in order."""
 
 import inspect
 import re
@@ -12,7 +12,8 @@ from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline, bu
 
 from .tiny_captioners import save
 
-PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("pipelines.md", "processors.md")
 
 
 def test_code_blocks_run(tmp_path, monkeypatch):
@@ -25,12 +26,13 @@ def test_code_blocks_run(tmp_path, monkeypatch):
     for name, mode in (("photo.jpg", "RGB"), ("other.png", "RGBA")):
         pixels = np.random.default_rng(0).integers(0, 256, (40, 50, len(mode)), dtype=np.uint8)
         PIL.Image.fromarray(pixels).save(name)
-    text = f"{PAGE.read_text(encoding='utf-8')}\n{inspect.getdoc(ImageCaptioningPipeline)}"
+    pages = [(DOCS / name).read_text(encoding="utf-8") for name in PAGES]
+    text = "\n".join([*pages, inspect.getdoc(ImageCaptioningPipeline)])
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
     names: dict = {}
     for block in blocks:
         if "import gradio" in block:
             continue  # tests/hub/test_space_page.py runs it, where Gradio is installed
-        exec(compile(block, str(PAGE), "exec"), names)
+        exec(compile(block, "pipelines.md", "exec"), names)
     assert len(blocks) >= 10
     assert names["record"]["generated_text"] and len(names["record"]["tokens"]) == len(names["record"]["token_scores"])

@@ -1,4 +1,4 @@
-"""The code blocks of docs/training.md run, with small local models instead of those they name."""
+"""The code blocks of the pages on training run, with small local models instead of those they name."""
 
 import copy
 import dataclasses
@@ -22,7 +22,8 @@ from hf_captioners.cli import command_parser, load_command, main
 from hf_captioners.training import SCSTArguments
 
 REPOSITORY = Path(__file__).parents[2]
-PAGE = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+PAGES = ("training.md", "training_recipes.md", "self_critical.md", "adapters.md")
+PAGE = "".join((REPOSITORY / "docs" / name).read_text(encoding="utf-8") for name in PAGES)
 SMALL = {
     "timm:resnet50.a1_in1k": "vision",
     "nlpconnect/vit-gpt2-image-captioning": "vision_gpt2",
@@ -92,7 +93,7 @@ def test_the_first_commands(place):
 def test_all_commands(place, capsys):
     recipe = blocks("yaml")[0]
     (place / "recipe.yaml").write_text(recipe)
-    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, rewarded, *adapted, pretrain = (
+    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, pretrain, rewarded, *adapted = (
         commands()
     )
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0

@@ -30,7 +30,7 @@ ENDS = {  # what the templates write after an answer, up to the token that ends 
     **dict.fromkeys(("idefics3", "smolvlm"), "<end_of_utterance>"),
     "gemma3": "<end_of_turn>",
 }
-PAGE = (Path(__file__).parents[2] / "docs" / "other_models.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "other_models_training.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +176,7 @@ FEW_STEPS = ["--use_cpu", "--max_steps", "2", "--generation_max_new_tokens", "4"
 def test_the_lines_of_the_page_run(folder_of, my_images, monkeypatch, capsys):
     """A captioner above the limit gets an adapter, which is said first; what is typed overrides the recipe."""
     monkeypatch.setattr(large_models, "MAX_WHOLE", 1000)
-    section = PAGE.partition("## Training\n")[2]
-    train, evaluate = re.search(r"```bash\n(.*?)```", section, re.DOTALL)[1].replace("\\\n", "").splitlines()
+    train, evaluate = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)[1].replace("\\\n", "").splitlines()
     name = "Qwen/Qwen2.5-VL-3B-Instruct"
     assert name in train
     assert main([*shlex.split(train.replace(name, str(folder_of("qwen2_5_vl"))))[1:], *FEW_STEPS]) == 0
@@ -194,7 +193,7 @@ def test_the_lines_of_the_page_run(folder_of, my_images, monkeypatch, capsys):
 
 
 def test_the_lines_on_rewards_run(folder_of, my_images):
-    section = PAGE.partition("### On rewards\n")[2]
+    section = PAGE.partition("## On rewards\n")[2]
     (typed,) = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     typed = shlex.split(typed.replace("\\\n", "").replace(" my_captioner", f" {folder_of('qwen2_5_vl')}"))
     assert main([*typed[1:], *FEW_STEPS, "--num_samples", "2"]) == 0

@@ -1,4 +1,4 @@
-"""The outcomes of transformers' common tests on captioners, as a file and as a section of docs/common_checks.md.
+"""The outcomes of transformers' common tests on captioners, as a file and as a section of docs/transformers_tests.md.
 
 `make test-transformers` writes a file of outcomes with `OUTCOMES=FILE`; `python -m tests.transformers_suite.outcomes`
 writes `outcomes.json` of this folder into the page.
@@ -14,7 +14,7 @@ from .not_applicable import NOT_APPLICABLE
 STATES = ("passed", "not applicable", "failed")
 COLUMNS = ("pixels", "regions", "processor")
 STORED = Path(__file__).with_name("outcomes.json")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "common_checks.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "transformers_tests.md"
 START, END = "<!-- made by tests/transformers_suite/outcomes.py -->", "<!-- end -->"
 
 
