@@ -33,7 +33,7 @@ COCO, FLICKR = "COCO, Karpathy test split", "Flickr8k, validation"
 PTB, OWN_REFERENCES, CIDER_D = "PTB", "these references", "CIDEr-D"
 CIDERS = {CIDER_D: CiderD, "CIDEr": CiderOriginal}
 STOPS = {"kept": False, "removed": True}
-MOST_REFERENCES = 5
+MAX_REFERENCES = 5
 STANDARD = {"tokenizer": PTB, "stops": "kept", "frequency": OWN_REFERENCES, "cider": CIDER_D, "references": "all"}
 SEARCHES: dict[str, dict[str, Any]] = {
     "5 beams": {"num_beams": 5},
@@ -181,7 +181,7 @@ class Evaluator:
             found.append({"metric": "CIDEr", **setting, "scores": self.cider(setting)})
             print(self.captions.name, found[-1], flush=True)
         fewest = min(map(len, self.captions.references))
-        for number in range(1, min(MOST_REFERENCES, fewest) + 1):
+        for number in range(1, min(MAX_REFERENCES, fewest) + 1):
             setting = STANDARD | {"references": number}
             found.append({"metric": "CIDEr", **setting, "scores": self.cider(setting)})
         for tokenizer, stops, penalty in itertools.product(self.words, STOPS, (True, False)):

@@ -1,4 +1,4 @@
-"""The pages of results, docs/robustness.md and docs/confidence.md match the committed result files."""
+"""The pages of results, docs/robustness.md, confidence.md and evaluator.md match the committed result files."""
 
 import importlib.util
 import json
@@ -65,3 +65,15 @@ def test_the_matrix_of_training_is_that_of_the_committed_results():
     for family, cells in rows.items():
         assert f"| `{family}` | {' | '.join(cells.values())} |" in page, family
         assert set(cells.values()) <= {"6/6", "equal", "6/6, 6/6"}, "a cell failed"
+
+
+def test_the_page_of_evaluators_is_written_from_the_committed_results(monkeypatch):
+    module = writer("write_evaluator", monkeypatch)
+    page = (ROOT / "docs" / "evaluator.md").read_text(encoding="utf-8")
+    assert module.page() == page, "run python benchmarks/write_evaluator.py"
+    results = json.loads(module.RESULTS.read_text(encoding="utf-8"))
+    for captions in results["sets"]:
+        rows = module.cider_rows(captions, results["standard"])
+        assert rows[0][0] == "the COCO evaluation" and {title for title, *_ in rows[1:]} >= set(
+            list(module.FACTORS.values())[:4]
+        ), "every factor is changed alone"
