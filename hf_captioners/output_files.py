@@ -137,7 +137,7 @@ def open_for_writing(path: StrPath, mode: str, inside: StrPath | None = None, **
 
 
 def truncate_file(path: StrPath, size: int) -> None:
-    """Shorten a file to a number of bytes, see `open_for_writing`."""
+    """Shorten a file to a number of bytes; a symbolic link is refused."""
     with open_for_writing(path, "rb+") as file:
         file.truncate(size)
 

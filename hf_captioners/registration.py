@@ -146,7 +146,7 @@ class _AfterImport(MetaPathFinder, Loader):
         self.depth, self.searching = 0, False
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the import specification of a watched module, with this object as its loader."""
+        """Return the import specification of a module that registration waits for, with this object as loader."""
         if self.searching or not (fullname == self.name or fullname.rpartition(".")[0] in self.packages):
             return None
         self.searching = True  # the other finders are asked

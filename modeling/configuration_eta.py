@@ -113,7 +113,7 @@ class ETAConfig(CaptioningConfig):
         require_equal_heads(self.hidden_size, self.num_attention_heads)
 
     def validate_attribute_tokens(self) -> None:
-        """Raise a `ValueError` unless each word of the attribute detector has a token id of the vocabulary, or -1."""
+        """Raise a `ValueError` unless each word of the attribute detector has a token id, or -1 if unknown."""
         if self.detector_config is None:
             return
         words, tokens = self.detector_config.words, self.attribute_token_ids

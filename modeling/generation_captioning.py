@@ -525,7 +525,7 @@ def is_of_caller(cache: Any) -> bool:
 
 
 def _selected(value: Any, index: Tensor, size: int) -> Any:
-    """Select the entries `index` of all tensors with `size` entries, also inside tuples and model outputs."""
+    """Select the rows `index` of all tensors with `size` rows, also inside tuples and model outputs."""
     if isinstance(value, Tensor):
         return value[index] if value.shape[:1] == (size,) else value
     if isinstance(value, ModelOutput):

@@ -189,7 +189,7 @@ class VisionBackbone(nn.Module):
         return [piece.contiguous(memory_format=torch.channels_last) for piece in pixel_values.split(IMAGES_AT_ONCE)]
 
     def forward(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> RegionFeatures:
-        """Return the grid cells of images `[B, C, H, W]` as regions, row by row, grid after grid.
+        """Return the cells of one or several feature maps of images `[B, C, H, W]` as regions, row by row.
 
         Raises:
             ValueError: a `pixel_mask` is given.

@@ -120,7 +120,7 @@ class CaptioningDecoderOutput(ModelOutput):
 
 @dataclass
 class CaptioningModelOutput(Seq2SeqModelOutput):
-    """Outputs of encoder and decoder: `Seq2SeqModelOutput` of transformers with gates and relations.
+    """Outputs of encoder and decoder: `Seq2SeqModelOutput` with fusion gates and spatial relations of regions.
 
     An architecture that returns more (the locations of hard attention, for instance) has fields of the same names in
     subclasses of this class, of `CaptioningDecoderOutput` and of `CaptioningLMOutput`.

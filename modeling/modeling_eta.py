@@ -75,10 +75,11 @@ class ETAEncoderOutput(CaptioningEncoderOutput):
 
 @dataclass
 class ETADecoderOutput(CaptioningDecoderOutput):
-    """Decoder output. P is the number of attentions of a layer to regions, or to attributes: guidance, then target.
+    """Decoder output with the attention weights to regions and to attributes of each layer.
 
-    `cross_attentions` are `[B * K, P, H, T, R]` per layer, None with `fusion="semantic_only"`; `gates` are the gate c
-    `[B * K, T, D]` per layer, the share of the visual target.
+    P is the number of attentions of a layer to regions, or to attributes: first that of the guidance, then that of the
+    target. `cross_attentions` are `[B * K, P, H, T, R]` per layer, None with `fusion="semantic_only"`; `gates` are the
+    gate c `[B * K, T, D]` per layer, the share of the visual target.
 
     Args:
         attribute_attentions: tuple of `[B * K, P, H, T, N]`, one per layer; 0 for an image without attributes.

@@ -70,7 +70,7 @@ class ShowAttendTellDecoderOutput(CaptioningDecoderOutput):
 
 @dataclass
 class ShowAttendTellModelOutput(CaptioningModelOutput):
-    """Outputs of encoder and decoder, with `locations` as in `ShowAttendTellDecoderOutput`."""
+    """Outputs of encoder and decoder, with the attended `locations` of hard attention."""
 
     locations: tuple[Tensor, ...] | None = None
 

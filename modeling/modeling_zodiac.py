@@ -310,7 +310,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
         return None if attention_mask.shape[0] == 1 and bool(attention_mask.all()) else attention_mask
 
     def forward(self, *args: Any, cache: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
-        """Decode text rows `[B * K, T]`, see `TransformerTextDecoder.forward`.
+        """Run the decoder on K captions an image, `[B * K, T]`, see `TransformerTextDecoder.forward`.
 
         Raises:
             ValueError: a cache is given, and the pool is that of the released code.

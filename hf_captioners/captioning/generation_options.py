@@ -50,7 +50,7 @@ def check_generation_options(options: Mapping[str, Any], argument: str = "genera
 
 
 def options_of_evaluation(pipeline: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decoding options for an evaluation: a search, unless the user asks for sampling.
+    """Return the decoding options for an evaluation: beam search, unless the user asks for sampling.
 
     Args:
         pipeline: see `load_pipeline`; its own generation configuration may sample.

@@ -8,7 +8,7 @@ INK, GREY, LIGHT, BLUE, BACKGROUND = "#1b1f24", "#6e7781", "#d8dee4", "#0b63ce",
 
 
 def calibration_figure(figures: Mapping[str, Any], title: str = "") -> str:
-    """Return the figure of one kind of evidence as SVG.
+    """Return the reliability plot of one confidence estimator as SVG.
 
     Args:
         figures: see `measured`.

@@ -108,6 +108,6 @@ def attach_extractor(model: Any, processor: Any, extractor: GridExtractor) -> An
 
 
 def has_boxes_or_relations(config: Any, regions: Regions) -> bool:
-    """Return True if an image's regions have boxes, or relations that the captioner reads instead."""
+    """Return True if an image's regions have boxes, or the spatial relations that replace them."""
     reads_relations = "relation" in config.encoder_inputs.values()
     return regions.boxes is not None or (reads_relations and regions.relations is not None)

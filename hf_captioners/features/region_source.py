@@ -114,7 +114,7 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
         return regions
 
     def require_sound(self, image_id: str, regions: Regions) -> None:
-        """Check the regions of an image for emptiness, matching shapes and finite numbers.
+        """Raise an error unless an image has regions, with matching shapes and finite numbers.
 
         Raises:
             ValueError: they are empty, their arrays do not fit each other, or a number is not finite.

@@ -213,7 +213,7 @@ def card_template() -> jinja2.Template:
 
 
 def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, Any]:
-    """Return the metadata that the Hub reads from a card."""
+    """Build the metadata of a card, its YAML header that the Hub reads."""
     tags = ["image-captioning", "hf-captioners"]
     if checkpoint.architecture is not None:
         tags += [checkpoint.architecture.name, *([] if checkpoint.adapter_of else ["custom_code"])]

@@ -20,7 +20,7 @@ WARNING = " Not a medical device: captions of X-rays are not findings."
 
 
 def require_servable(directory: str | os.PathLike[str]) -> None:
-    """Raise an error unless a checkpoint captions images with the code that it contains.
+    """Raise an error unless a checkpoint captions images by its own files of code, without this package.
 
     Args:
         directory: directory of the checkpoint.

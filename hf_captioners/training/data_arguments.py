@@ -156,7 +156,7 @@ class DataArguments:
         return self.data_dir or self.train_dir
 
     def load(self, folder: str | None, split: str | None = None) -> Any:
-        """Load one or all splits of the data set without unreadable images, which `left_out` lists."""
+        """Load one or all splits of the data set; unreadable images are left out and recorded in `left_out`."""
         options, report = read_named_values(self.data_options, "data_options"), DataReport()
         if self.follow_links:
             options["follow_links"] = True

@@ -296,7 +296,7 @@ def _require_used_parts(start: ModelArguments, architecture: Architecture) -> No
 
 
 def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
-    """Load a captioner for further training; add a new adapter if requested, or continue its adapter."""
+    """Load a captioner for further training, with a new PEFT adapter if requested."""
     source, changes = str(start.model), start.config_fields()
     settings = None if is_default(source) else adapter_settings(source)
     if settings is not None:

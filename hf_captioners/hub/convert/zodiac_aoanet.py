@@ -30,7 +30,7 @@ DECODER_ATTENTION = "model.decoder.layer.attention"
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Convert `model.pth` and its infos file to a configuration, weights and words.
+    """Return the configuration, weights and vocabulary of the released `model.pth` and its infos file.
 
     Args:
         checkpoint: the file with the weights.

@@ -12,7 +12,7 @@ SAMPLE_BASELINES = ("beam_mean", "leave_one_out")
 
 
 def sample_baseline(name: str, rewards: Tensor) -> Tensor:
-    """Compute the baseline of the rewards of an image's captions.
+    """Compute the baseline of sampled captions: mean reward of all, or of the other, captions of an image.
 
     Args:
         name: `"beam_mean"`, the mean over the K captions (M2, VisualGPT; with independent samples the gradient is

@@ -1,7 +1,8 @@
-"""Initial model of self-critical training in `OUTPUT_DIR/start`, cross-entropy run in `OUTPUT_DIR/cross_entropy`.
+"""Initial model of self-critical training, and the cross-entropy run that trains it if asked for.
 
-If `start` exists, it is complete. The divergence is measured from this model; it stays the best model until an
-evaluation improves on it; and a run that was killed before the first self-critical checkpoint resumes from it.
+They are in `OUTPUT_DIR/start` and `OUTPUT_DIR/cross_entropy`. If `start` exists, it is complete. The divergence is
+measured from this model; it stays the best model until an evaluation improves on it; and a run that was killed before
+the first self-critical checkpoint resumes from it.
 """
 
 import json
