@@ -14,7 +14,7 @@ SHOWN = 10  # text files that are named one by one
 
 
 def add_sidecar_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for existing text files."""
+    """Add the arguments that tell what happens to an image that has a text file already."""
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
     for name, text in (
