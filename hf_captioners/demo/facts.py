@@ -1,17 +1,24 @@
-"""Facts that a caption of a drawn scene states (number, colour, shape, place), compared with the drawing."""
+"""Facts that a caption of a drawn scene states (number, colour, shape, place, size), compared with the drawing.
+
+`hf_captioners.demo.facts:score_scene_facts` is a metric for captions of the data set `scenes`:
+
+    hf-captioners evaluate MODEL scenes --metrics cider_d hf_captioners.demo.facts:score_scene_facts
+"""
 
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hf_captioners.data.scene_captions import NUMBERS, PLACE_WORDS, PLURALS, RELATION_WORDS, SHAPE_WORDS, SIZE_WORDS
 from hf_captioners.data.scene_world import COLOURS, INVERSE
+from hf_captioners.metrics.registry import Score
 
 FACTS = ("number", "colour", "shape", "place")
 COUNTS = {word: count for count, words in NUMBERS.items() for word in words} | {"a": 1, "an": 1}
 SHAPES = {word: (shape, 1) for shape, words in SHAPE_WORDS.items() for word in words}
 SHAPES |= {PLURALS.get(word, f"{word}s"): (shape, 2) for word, (shape, _) in list(SHAPES.items())}
-SIZES = sorted({word for words in SIZE_WORDS.values() for word in words})
+SIZES = {word: size for size, words in SIZE_WORDS.items() for word in words}
 PLACES = {phrase: place for place, phrases in PLACE_WORDS.items() for phrase in phrases}
 RELATIONS = {phrase: relation for relation, phrases in RELATION_WORDS.items() for phrase in phrases}
 
@@ -22,7 +29,8 @@ def one_of(words: list[str]) -> str:
 
 
 GROUP = re.compile(
-    rf"\b({one_of(list(COUNTS))}) (?:(?:{one_of(SIZES)}) )?({one_of(list(COLOURS))}) ({one_of(list(SHAPES))})\b"
+    rf"\b(?P<number>{one_of(list(COUNTS))}) (?:(?P<size>{one_of(list(SIZES))}) )?(?P<colour>{one_of(list(COLOURS))}) "
+    rf"(?P<shape>{one_of(list(SHAPES))})\b"
 )
 DESCRIBED = re.compile(rf"(\d) \w+ ({one_of(list(COLOURS))}) (\w+)")
 
@@ -62,9 +70,10 @@ def facts_of_caption(caption: str) -> Facts | None:
     """
     text = " ".join(caption.lower().rstrip(".").split())
     matches = list(GROUP.finditer(text))
-    if len(matches) not in (1, 2) or any((COUNTS[match[1]] > 1) != (SHAPES[match[3]][1] > 1) for match in matches):
+    agree = all((COUNTS[match["number"]] > 1) == (SHAPES[match["shape"]][1] > 1) for match in matches)
+    if len(matches) not in (1, 2) or not agree:
         return None
-    groups = tuple((COUNTS[match[1]], match[2], SHAPES[match[3]][0]) for match in matches)
+    groups = tuple((COUNTS[match["number"]], match["colour"], SHAPES[match["shape"]][0]) for match in matches)
     if len(matches) == 2:
         between = text[matches[0].end() : matches[1].start()].strip()
         phrases = [phrase for phrase in RELATIONS if f" {between}".endswith(f" {phrase}")]
@@ -80,7 +89,11 @@ def right_facts(caption: str, description: str) -> set[str]:
         caption: the caption.
         description: of the scene, see `Scene.describe`.
     """
-    stated, drawn = facts_of_caption(caption), facts_of_scene(description)
+    return agreement(facts_of_caption(caption), facts_of_scene(description))
+
+
+def agreement(stated: Facts | None, drawn: Facts) -> set[str]:
+    """Return the names of `FACTS` that stated facts share with those of the scene, see `right_facts`."""
     if stated is None:
         return set()
     right = {
@@ -90,6 +103,47 @@ def right_facts(caption: str, description: str) -> set[str]:
         == sorted(str(group[column]) for group in drawn.groups)
     }
     return right | {"place"} if drawn in (stated, stated.turned()) else right
+
+
+def stated_sizes(captions: Iterable[str]) -> set[tuple[str, str, str]]:
+    """Return (colour, shape, size) of all groups of objects whose size a caption states."""
+    matches = [match for caption in captions for match in GROUP.finditer(" ".join(caption.lower().split()))]
+    return {(match["colour"], SHAPES[match["shape"]][0], SIZES[match["size"]]) for match in matches if match["size"]}
+
+
+def score_scene_facts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
+    """Score captions of drawn scenes by the facts that they state.
+
+    The facts of a scene are those of its first reference. Sizes, which captions may leave out, are compared with those
+    that any reference states.
+
+    Args:
+        predictions: one caption per image.
+        references: captions of the data set `scenes` for each image.
+
+    Yields:
+        `scene_right`, the share of captions whose facts are all right, and the shares with a wrong number, colour,
+        shape, place or size: `scene_wrong_number`, ... A caption without the form of one has all facts but the size
+        wrong.
+
+    Raises:
+        ValueError: a reference is no caption of a scene.
+    """
+    right, sizes = [], []
+    for caption, texts in zip(predictions, references, strict=True):
+        drawn = facts_of_caption(texts[0])
+        if drawn is None:
+            raise ValueError(f"{texts[0]!r} is no caption of a drawn scene, whose facts could be compared.")
+        right.append(agreement(facts_of_caption(caption), drawn))
+        known, stated = stated_sizes(texts), stated_sizes([caption])
+        sizes.append(any((*group, other) in known for *group, size in stated for other in {*SIZES.values()} - {size}))
+    whole = [float(len(facts) == len(FACTS)) for facts in right]
+    yield Score("scene_right", sum(whole) / len(whole), "share of captions with right facts only", whole)
+    for name in FACTS:
+        wrong = [float(name not in facts) for facts in right]
+        yield Score(f"scene_wrong_{name}", sum(wrong) / len(wrong), f"share of captions with a wrong {name}", wrong)
+    wrong = list(map(float, sizes))
+    yield Score("scene_wrong_size", sum(wrong) / len(wrong), "share of captions with a wrong size", wrong)
 
 
 def interval(right: int, count: int) -> tuple[float, float]:
