@@ -124,17 +124,12 @@ def score_scene_facts(predictions: Sequence[str], references: Sequence[Sequence[
     Yields:
         `scene_right`, the share of captions whose facts are all right, and the shares with a wrong number, colour,
         shape, place or size: `scene_wrong_number`, ... A caption without the form of one has all facts but the size
-        wrong.
-
-    Raises:
-        ValueError: a reference is no caption of a scene.
+        wrong; so has every caption of an image whose first reference has not that form.
     """
     right, sizes = [], []
     for caption, texts in zip(predictions, references, strict=True):
         drawn = facts_of_caption(texts[0])
-        if drawn is None:
-            raise ValueError(f"{texts[0]!r} is no caption of a drawn scene, whose facts could be compared.")
-        right.append(agreement(facts_of_caption(caption), drawn))
+        right.append(agreement(facts_of_caption(caption), drawn) if drawn else set())
         known, stated = stated_sizes(texts), stated_sizes([caption])
         sizes.append(any((*group, other) in known for *group, size in stated for other in {*SIZES.values()} - {size}))
     whole = [float(len(facts) == len(FACTS)) for facts in right]
