@@ -38,7 +38,7 @@ export HF_HUB_OFFLINE ?= 1
 # Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch release-check attack quality style bench reference-models clean
+.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch release-check attack quality style bench reference-models metric-modules clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -129,6 +129,9 @@ bench: $(STAMP)  ## compare decoding speed with other decoders of the same weigh
 
 reference-models: $(STAMP)  ## train the reference models and push them: OWNER=name WITH=machine.yaml ARGS=NAME
 	HF_HUB_OFFLINE=0 $(PY) examples/train_reference_models.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)
+
+metric-modules: $(STAMP)  ## write the folders of the metrics for the Hub: OWNER=name ARGS=--push
+	HF_HUB_OFFLINE=0 $(PY) -m release.metric_modules build/metric_modules --owner $(OWNER) $(ARGS)
 
 clean:  ## remove build products
 	rm -rf build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
