@@ -18,6 +18,7 @@ BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
 EXTRAS := app docs excel export heif metrics-data peers peft ray regions serve smolvlm space
+TESTS_alone := tests/data tests/metrics tests/pipelines tests/processing
 TESTS_app := tests/review tests/cli/test_review.py
 TESTS_docs := tests/test_site.py
 TESTS_export := tests/onnx
@@ -38,7 +39,7 @@ export HF_HUB_OFFLINE ?= 1
 # Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch release-check attack quality style bench reference-models metric-modules clean
+.PHONY: help demo docs dist test quick test-all test-oldest test-newest test-extras test-alone test-transformers test-without-torch release-check attack quality style bench reference-models metric-modules clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -57,6 +58,11 @@ docs: $(STAMP)  ## build the site: build/site/index.html
 	$(PY) -m uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "Wrote build/site/index.html. Its search needs a server: $(PY) -m http.server --directory build/site"
+
+dist: $(STAMP)  ## build wheels and source distributions of both projects: dist
+	rm -rf dist
+	$(PY) -m build --no-isolation --outdir dist .
+	$(PY) -m build --no-isolation --outdir dist default_captioner
 
 test: $(STAMP)  ## run the fast tests
 	$(PY) $(PYTEST)
@@ -94,6 +100,13 @@ test-transformers:  ## run transformers' own common tests on all captioners; ARG
 		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(if $(OUTCOMES),--outcomes $(OUTCOMES)) $(ARGS)
 
 test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
+
+test-alone:  ## run tests in an environment without any extra, .venv-extra-alone
+	$(PYTHON) -m venv --clear .venv-extra-alone
+	$(subst $(VENV),.venv-extra-alone,$(PY)) -m pip install --quiet --disable-pip-version-check uv
+	$(subst $(VENV),.venv-extra-alone,$(PY)) -m uv pip install --quiet --python $(subst $(VENV),.venv-extra-alone,$(PY)) \
+		-e . "pytest>=9" "pytest-xdist>=3.8" "hypothesis>=6.150"
+	$(subst $(VENV),.venv-extra-alone,$(PY)) $(PYTEST) $(TESTS_alone)
 
 test-extra-%:
 	$(PYTHON) -m venv --clear .venv-extra-$*
