@@ -15,7 +15,8 @@ def _karpathy(root, scenes, name, file_name, folder=None):
     """Karpathy's file, with `filepath` for COCO's folders."""
     images = []
     for number, row in enumerate(scenes):
-        entry = {"filename": file_name(number), "imgid": number, "split": "train" if number in TRAIN else "val"}
+        split = "train" if number in TRAIN else "val" if number in VALIDATION else "test"
+        entry = {"filename": file_name(number), "imgid": number, "split": split}
         entry["sentences"] = [
             {"raw": caption, "tokens": caption.split(), "sentid": number * 10 + place, "imgid": number}
             for place, caption in enumerate(row["captions"])

@@ -11,6 +11,7 @@ from release.cut import ADDRESSED, EDITS, PLACEHOLDER, cut, main, placeholders
 from tests.distributions import ROOT
 
 DAY = datetime.date(2030, 1, 2)
+CHANGES = "# Changelog\n\n## Unreleased\n\nThe first release.\n\n### Captioners\n- VisualGPT.\n"
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def tree(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace(PLACEHOLDER, "captioners.test"), encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(CHANGES, encoding="utf-8")
     return tmp_path
 
 
@@ -38,6 +40,10 @@ def test_the_version_stands_everywhere(tree):
     head, _, section = after["CHANGELOG.md"].partition("## 1.0.0 (2030-01-02)\n")
     assert head.endswith("## Unreleased\n\n") and section.strip()
     assert after["CHANGELOG.md"].replace("\n## 1.0.0 (2030-01-02)\n", "", 1) == before["CHANGELOG.md"]
+
+
+def test_the_changelog_has_the_heading_once():
+    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").count("\n## Unreleased\n") == 1
 
 
 def test_a_second_release(tree):
