@@ -18,6 +18,7 @@ BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
 EXTRAS := app docs excel export heif metrics-data peers peft ray regions serve smolvlm space
+TESTS_alone := tests/data tests/metrics tests/pipelines tests/processing
 TESTS_app := tests/review tests/cli/test_review.py
 TESTS_docs := tests/test_site.py
 TESTS_export := tests/onnx
@@ -38,7 +39,7 @@ export HF_HUB_OFFLINE ?= 1
 # Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch release-check attack quality style bench reference-models clean
+.PHONY: help demo docs dist test quick test-all test-oldest test-newest test-extras test-alone test-transformers test-without-torch release-check attack quality style bench reference-models metric-modules clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -57,6 +58,11 @@ docs: $(STAMP)  ## build the site: build/site/index.html
 	$(PY) -m uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "Wrote build/site/index.html. Its search needs a server: $(PY) -m http.server --directory build/site"
+
+dist: $(STAMP)  ## build wheels and source distributions of both projects: dist
+	rm -rf dist
+	$(PY) -m build --no-isolation --outdir dist .
+	$(PY) -m build --no-isolation --outdir dist default_captioner
 
 test: $(STAMP)  ## run the fast tests
 	$(PY) $(PYTEST)
@@ -95,6 +101,13 @@ test-transformers:  ## run transformers' own common tests on all captioners; ARG
 
 test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
 
+test-alone:  ## run tests in an environment without any extra, .venv-extra-alone
+	$(PYTHON) -m venv --clear .venv-extra-alone
+	$(subst $(VENV),.venv-extra-alone,$(PY)) -m pip install --quiet --disable-pip-version-check uv
+	$(subst $(VENV),.venv-extra-alone,$(PY)) -m uv pip install --quiet --python $(subst $(VENV),.venv-extra-alone,$(PY)) \
+		-e . "pytest>=9" "pytest-xdist>=3.8" "hypothesis>=6.150"
+	$(subst $(VENV),.venv-extra-alone,$(PY)) $(PYTEST) $(TESTS_alone)
+
 test-extra-%:
 	$(PYTHON) -m venv --clear .venv-extra-$*
 	$(subst $(VENV),.venv-extra-$*,$(PY)) -m pip install --quiet --disable-pip-version-check uv
@@ -129,6 +142,9 @@ bench: $(STAMP)  ## compare decoding speed with other decoders of the same weigh
 
 reference-models: $(STAMP)  ## train the reference models and push them: OWNER=name WITH=machine.yaml ARGS=NAME
 	HF_HUB_OFFLINE=0 $(PY) examples/train_reference_models.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)
+
+metric-modules: $(STAMP)  ## write the folders of the metrics for the Hub: OWNER=name ARGS=--push
+	HF_HUB_OFFLINE=0 $(PY) -m release.metric_modules build/metric_modules --owner $(OWNER) $(ARGS)
 
 clean:  ## remove build products
 	rm -rf build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

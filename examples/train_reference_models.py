@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_captioners._version import __version__
+from hf_captioners.hub.card_facts import CheckpointFacts
 from hf_captioners.reproduce.recipe import RECIPES
 from hf_captioners.reproduce.runs import find_recipes, plan_runs
 
@@ -85,12 +86,13 @@ def train(reference: Reference, args: argparse.Namespace) -> Path:
 
 
 def push(folder: Path, repo_id: str, variables: Mapping[str, str]) -> None:
-    """Push a captioner with the handler of Inference Endpoints.
+    """Push a captioner, with the handler of Inference Endpoints if it reads images.
 
     Raises:
         CalledProcessError: the push failed.
     """
-    captioners(["push", str(folder), repo_id, "--endpoint", "--message", f"hf-captioners {__version__}"], variables)
+    endpoint = [] if CheckpointFacts.read(folder).vision is None else ["--endpoint"]
+    captioners(["push", str(folder), repo_id, *endpoint, "--message", f"hf-captioners {__version__}"], variables)
 
 
 def captioners(typed: Sequence[str], variables: Mapping[str, str] | None = None) -> None:

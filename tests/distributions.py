@@ -68,3 +68,14 @@ def wheel(once_a_run) -> Path:
     """Build a wheel from a copy of the sources."""
     folder = once_a_run("wheel", lambda work: build(copy_sources(work / "tree"), work))
     return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, once_a_run) -> Path:
+    """Install the wheel alone into a folder; its dependencies come from this environment."""
+
+    def fill(target):
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target), str(wheel)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+
+    return once_a_run("site", fill)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from release.distributions import MAX_WHEEL_BYTES, wheel_faults
 
-from .distributions import build, copy_sources, wheel  # noqa: F401
+from .distributions import build, copy_sources, installed, wheel  # noqa: F401
 from .fork_server import ForkServer
 
 PROBE = """
@@ -76,25 +75,14 @@ def test_source_distribution_builds_the_same_wheel(wheel, tmp_path):  # noqa: F8
     assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, once_a_run) -> Path:  # noqa: F811
-    """Install the wheel alone into a folder; its dependencies come from this environment."""
-
-    def fill(target):
-        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target), str(wheel)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
-
-    return once_a_run("site", fill)
-
-
 def run_installed(
-    fork_server: ForkServer, installed: Path, folder: Path, *arguments: str, libraries: str = "transformers"
+    fork_server: ForkServer, site: Path, folder: Path, *arguments: str, libraries: str = "transformers"
 ) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}
     return fork_server.run(arguments, cwd=folder, env=environment, libraries=libraries)
 
 
-def test_wheel_works_in_an_empty_folder(fork_server, installed, tmp_path):
+def test_wheel_works_in_an_empty_folder(fork_server, installed, tmp_path):  # noqa: F811
     ran = run_installed(fork_server, installed, tmp_path, "-c", PROBE, str(installed), libraries="torch")
     assert ran.returncode == 0, ran.stderr
     module, files = ran.stdout.strip().splitlines()[-1].split()
@@ -102,7 +90,7 @@ def test_wheel_works_in_an_empty_folder(fork_server, installed, tmp_path):
     assert 8 <= int(files) <= 20, "code files in a checkpoint"
 
 
-def test_wheel_has_the_recipes(fork_server, installed, tmp_path):
+def test_wheel_has_the_recipes(fork_server, installed, tmp_path):  # noqa: F811
     """From an empty folder: the commands of a table, and a recipe that is named by its path in the package."""
     typed = ["-m", "hf_captioners.cli", "reproduce", "visualgpt", "--table", "1", "--dry_run"]
     ran = run_installed(fork_server, installed, tmp_path, *typed)
@@ -118,7 +106,7 @@ def test_wheel_has_the_recipes(fork_server, installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_wheel_runs_the_demonstration(fork_server, installed, tmp_path):
+def test_wheel_runs_the_demonstration(fork_server, installed, tmp_path):  # noqa: F811
     ran = run_installed(fork_server, installed, tmp_path, "-m", "hf_captioners.cli", "demo", "--quick")
     assert ran.returncode == 0, ran.stderr
     page = (tmp_path / "demo" / "index.html").read_text()

@@ -91,7 +91,8 @@ class Scores:
         matched: captions and references; images that only one side has are in `missing` and `extra`.
         metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images and of
             reference captions, and the `intervals` of those that are means, see `mean_intervals`; with a baseline its
-            metrics under `baseline` and the paired bootstrap of each metric under `comparison`.
+            metrics under `baseline` and the paired bootstrap of each metric under `comparison`; `groups` of a data set
+            that is scored by groups.
         per_image: for each metric the scores of the images; NaN of an image that a metric leaves out.
     """
 
@@ -179,6 +180,28 @@ def score_matched(
         metrics["baseline"] = {name: baseline_scores[name] for name in metrics["variants"]}
         metrics["comparison"] = compare_scores(per_image, baseline_scores["per_image"])
     return Scores(matched, metrics, per_image)
+
+
+def score_groups(
+    matched: MatchedCaptions, groups: Mapping[str, str], settings: MetricSettings
+) -> dict[str, dict[str, float]]:
+    """Score groups of images, each alone: CIDEr counts document frequencies in the references of the group.
+
+    Args:
+        matched: captions and references.
+        groups: the group of each image.
+        settings: metrics.
+
+    Returns:
+        Of each group the number of its `images`, and its metrics.
+    """
+    scores = {}
+    for group in sorted(set(groups.values())):
+        kept = keep_images(matched, {image for image in matched.images if groups[image] == group})
+        if kept.images:
+            metrics = settings.compute(kept)
+            scores[group] = {"images": len(kept.images), **{name: metrics[name] for name in metrics["variants"]}}
+    return scores
 
 
 def mean_intervals(

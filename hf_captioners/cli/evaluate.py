@@ -161,8 +161,9 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.captioning.comparison import MIN_IMAGES, too_few
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.generation_options import options_of_evaluation
-    from hf_captioners.captioning.scoring import score_matched
+    from hf_captioners.captioning.scoring import score_groups, score_matched
     from hf_captioners.data.held_out import HeldOut
+    from hf_captioners.data.loading import READERS, scored_by
     from hf_captioners.data.readable import unusable_images
     from hf_captioners.data.report import DataReport
 
@@ -184,6 +185,9 @@ def run(args: argparse.Namespace) -> int:
     generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, captioning), args.seed)
     scores = score_matched(caption_data_set(pipeline, rows, args.batch_size, **generation), settings)
     scores.metrics.update({name: value for name, value in generation.items() if name == "seed"})
+    if (column := scored_by(args.data) if args.data in READERS else None) is not None:
+        groups = dict(zip(rows["image_id"], rows[column], strict=True))
+        scores.metrics["groups"] = score_groups(scores.matched, groups, settings)
     if getattr(pipeline, "instructed", None) is not None:
         scores.metrics["instruction"] = pipeline.instructed.settings(args.instruction)["instruction"]
         scores.metrics["unverified"] = pipeline.is_unverified

@@ -153,6 +153,9 @@ def table(metrics: Mapping[str, Any]) -> str:
     if "document_frequency" in metrics:
         lines.append(f"document frequencies from {metrics['document_frequency']}")
     lines += [f"{name:<{width}}  {metrics[name]:9.4f}  {variant}" for name, variant in metrics["variants"].items()]
+    for group, figures in metrics.get("groups", {}).items():
+        lines += ["", f"{group}, {figures['images']:,} images:"]
+        lines += [f"{name:<{width}}  {figures[name]:9.4f}" for name in metrics["variants"]]
     if intervals := metrics.get("intervals"):
         lines += ["", "95 % intervals of the metrics that are means over images (bootstrap):"]
         lines += [

@@ -23,8 +23,8 @@ import numpy as np
 from datasets import Features, List, Value
 
 from hf_captioners.metrics.annotation_files import read_json
-from hf_captioners.metrics.caption_tables import row_fault
 
+from .coco_format import read_coco_format
 from .images import first_file
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
@@ -189,90 +189,15 @@ class Coco(CaptionReader):
                 report.add(ProblemKind.MISSING_IMAGE, path, None, message)
                 continue
             with report.whole(path):
-                for row in read_official(path, f"{part}{self.year}", self._image_finder(), part != "test", report):
+                for row in read_coco_format(
+                    path, f"{part}{self.year}", self._image_finder(), part != "test", report, ("height", "width")
+                ):
+                    row.extra = {**row.extra, "cocoid": int(row.image_id)}
                     if lists is None:
                         row.extra = {**row.extra, "source_split": part}
                         yield row
                     else:
                         yield from lists.assign(row, part)
-
-
-def read_official(
-    path: Path, folder: str, find_image: Callable[[str, str], str | None], captioned: bool, report: DataReport
-) -> Iterator[CaptionRow]:
-    """Read an annotation file in COCO's format.
-
-    Args:
-        path: JSON with `images` and, if `captioned`, `annotations`.
-        folder: name of the images' folder, such as `val2014`.
-        find_image: returns the path of an image, given folder and file name.
-        captioned: whether captions are expected.
-        report: receives annotations without an image, images without a caption, repeated and malformed entries.
-
-    Yields:
-        One row per image in the order of `images`; captions by ascending annotation id, which is Karpathy's order.
-
-    Raises:
-        ValueError: the file has a different structure.
-    """
-    content = read_json(path)
-    parts = ("images", "annotations") if captioned else ("images",)
-    if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):
-        raise ValueError(f'{path} is not in COCO\'s format: expected {{"images": [...], "annotations": [...]}}.')
-    captions = _captions_by_image(content, path, report) if captioned else {}
-    image_ids: set[int] = set()
-    for number, image in enumerate(content["images"], 1):
-        try:
-            image_id, name = int(image["id"]), str(image["file_name"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images` lacks {error}")
-            continue
-        if fault := row_fault(image):
-            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images`: {fault}")
-            continue
-        pairs = sorted(captions.get(image_id, []))
-        if image_id in image_ids:
-            report.add(ProblemKind.DUPLICATE, path, number, f"the image id {image_id} occurs twice in `images`")
-        elif captioned and not pairs:
-            report.add(ProblemKind.MISSING_CAPTION, path, number, f"image {image_id} has no annotation")
-        else:
-            extra = {
-                "file_name": f"{folder}/{name}",
-                "caption_ids": [caption_id for caption_id, _ in pairs],
-                "cocoid": image_id,
-                "height": image.get("height"),
-                "width": image.get("width"),
-            }
-            texts = [text for _, text in pairs]
-            yield CaptionRow(str(image_id), find_image(folder, name), texts, str(path), number, extra)
-        image_ids.add(image_id)
-
-
-def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) -> dict[int, list[tuple[int, str]]]:
-    ids = [image.get("id") for image in content["images"] if isinstance(image, dict)]
-    valid_ids = {image_id for image_id in ids if isinstance(image_id, (int, str))}
-    captions: dict[int, list[tuple[int, str]]] = {}
-    assigned: set[int] = set()
-    for number, entry in enumerate(content["annotations"], 1):
-        try:
-            image_id, caption_id, caption = entry["image_id"], int(entry["id"]), entry["caption"]
-            hash(image_id)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations` lacks {error}")
-            continue
-        if fault := row_fault(entry):
-            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations`: {fault}")
-        elif image_id not in valid_ids:
-            message = f"annotation {caption_id} belongs to image {image_id}, which `images` lacks"
-            report.add(ProblemKind.MISSING_IMAGE, path, number, message)
-        elif caption_id in assigned:
-            report.add(ProblemKind.DUPLICATE, path, number, f"the annotation id {caption_id} occurs twice")
-        elif not isinstance(caption, str) or not caption.strip():
-            report.add(ProblemKind.MISSING_CAPTION, path, number, f"annotation {caption_id} is {caption!r}")
-        else:
-            captions.setdefault(image_id, []).append((caption_id, caption))
-        assigned.add(caption_id)
-    return captions
 
 
 @dataclass(frozen=True)

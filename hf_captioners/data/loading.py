@@ -32,7 +32,10 @@ READERS = {
     "flickr30k": ("flickr", "Flickr30k"),
     "flickr8k": ("flickr", "Flickr8k"),
     "iu_xray": ("iu_xray", "IuXray"),
+    "nocaps": ("nocaps", "Nocaps"),
     "scenes": ("scenes", "Scenes"),
+    "textcaps": ("textcaps", "TextCaps"),
+    "vizwiz": ("vizwiz", "VizWiz"),
 }
 
 
@@ -64,6 +67,11 @@ def option_names(name: str) -> list[str]:
 def generation_defaults(name: str) -> dict[str, int]:
     """Return data-set-specific decoding defaults: `max_new_tokens`, `num_beams`."""
     return dict(getattr(reader_class(name), "generation", {}))
+
+
+def scored_by(name: str) -> str | None:
+    """Return the column by whose values captions of a data set are scored too, such as the domains of nocaps."""
+    return getattr(reader_class(name), "scored_by", None)
 
 
 # Type checkers tell the four kinds of results apart.

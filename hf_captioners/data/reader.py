@@ -69,6 +69,7 @@ class CaptionReader(abc.ABC):
     Attributes:
         generation: class attribute; data-set-specific generation defaults (`max_new_tokens`, `num_beams`), if the
             usual limits would truncate captions.
+        scored_by: class attribute; column by whose values `evaluate` scores captions too, if published results do.
         data_dir: the folder of the data set.
         follow_links: whether tables and text files may be symbolic links that lead out of the folder. Images may, and
             links into the `blobs` of a Hub cache.
@@ -79,6 +80,7 @@ class CaptionReader(abc.ABC):
     name: ClassVar[str]
     card: ClassVar[SourceCard] = SourceCard()
     generation: ClassVar[Mapping[str, int]] = {}
+    scored_by: ClassVar[str | None] = None
 
     data_dir: Path | None = None
     follow_links: bool = False

@@ -8,13 +8,15 @@ from pathlib import Path
 import datasets
 
 TRAIN, VALIDATION = range(4), range(4, 6)
+FOR_EVALUATION = ("nocaps",)  # without a training split
 
 
 def _karpathy(root, scenes, name, file_name, folder=None):
     """Write Karpathy's split file, with `filepath` for COCO's folders."""
     images = []
     for number, row in enumerate(scenes):
-        entry = {"filename": file_name(number), "imgid": number, "split": "train" if number in TRAIN else "val"}
+        split = "train" if number in TRAIN else "val" if number in VALIDATION else "test"
+        entry = {"filename": file_name(number), "imgid": number, "split": split}
         entry["sentences"] = [
             {"raw": caption, "tokens": caption.split(), "sentid": number * 10 + place, "imgid": number}
             for place, caption in enumerate(row["captions"])
@@ -70,6 +72,62 @@ def iu_xray(root, scenes):
     return ["protocol=r2gen", "allow_partial=true", "max_views=2"]
 
 
+def _save(root, folder, name, image):
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    image.save(root / folder / name, format="png")  # readers go by the contents
+
+
+def nocaps(root, scenes):
+    """The official validation file, with two images of each domain; there is no training split."""
+    images, annotations = [], []
+    for number, row in enumerate(scenes):
+        name = f"{number:016x}"
+        _save(root, "val", f"{name}.jpg", row["image"])
+        images.append({"id": number, "open_images_id": name, "height": 32, "width": 32, "license": 0})
+        images[-1] |= {"coco_url": f"http://example.org/{name}.jpg", "file_name": f"{name}.jpg"}
+        images[-1] |= {"domain": ("in-domain", "near-domain", "out-domain")[number % 3]}
+        for caption in row["captions"]:
+            annotations.append({"image_id": number, "id": len(annotations), "caption": caption})
+    content = {"licenses": [], "info": {}, "images": images, "annotations": annotations}
+    (root / "nocaps_val_4500_captions.json").write_text(json.dumps(content))
+    return []
+
+
+def textcaps(root, scenes):
+    """The official files, with one entry for each caption."""
+    for split, part, rows in (("train", "train", TRAIN), ("val", "val", VALIDATION)):
+        entries = []
+        for number in rows:
+            name, captions = f"{number:016x}", scenes[number]["captions"]
+            _save(root, "train_images", f"{name}.jpg", scenes[number]["image"])
+            for place, caption in enumerate(captions):
+                entry = {"image_id": name, "image_name": name, "image_path": f"train/{name}.jpg", "set_name": part}
+                entry |= {"image_classes": ["Shape"], "image_width": 32, "image_height": 32}
+                entry |= {"caption_id": number * 10 + place, "caption_str": caption, "caption_tokens": caption.split()}
+                entry |= {"reference_strs": captions, "reference_tokens": [text.split() for text in captions]}
+                entries.append(entry)
+        content = {"dataset_name": "textcaps", "dataset_version": "0.1", "dataset_type": split, "data": entries}
+        (root / f"TextCaps_0.1_{split}.json").write_text(json.dumps(content))
+    return []
+
+
+def vizwiz(root, scenes):
+    """The official files; the last caption of each image is rejected."""
+    (root / "annotations").mkdir()
+    for split, rows in (("train", TRAIN), ("val", VALIDATION)):
+        images, annotations = [], []
+        for number in rows:
+            name = f"VizWiz_{split}_{number:08d}.jpg"
+            _save(root, split, name, scenes[number]["image"])
+            images.append({"file_name": name, "id": number, "vizwiz_url": "http://example.org", "text_detected": True})
+            for place, caption in enumerate(scenes[number]["captions"]):
+                entry = {"caption": caption, "image_id": number, "id": len(annotations), "text_detected": True}
+                annotations.append(entry | {"is_precanned": False, "is_rejected": place == 4})
+        content = {"info": {}, "images": images, "annotations": annotations}
+        (root / "annotations" / f"{split}.json").write_text(json.dumps(content))
+    return []
+
+
 def caption_folder(root, scenes):
     for split, rows in (("train", TRAIN), ("validation", VALIDATION)):
         (root / split).mkdir()
@@ -121,7 +179,10 @@ MAKERS = {
         flickr30k,
         flickr8k,
         iu_xray,
+        nocaps,
         scenes,
+        textcaps,
+        vizwiz,
     )
 }
 

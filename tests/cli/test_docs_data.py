@@ -1,6 +1,7 @@
 """The commands of the pages on data work, with small local models and data sets instead of those that it names."""
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -28,7 +29,7 @@ MORE = {
 def reader(tmp_path, monkeypatch, scenes, images):
     """A folder in which all data sets of the page exist."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    for name in ("coco", "iu_xray"):
+    for name in ("coco", "iu_xray", "nocaps"):
         dataset_folders.make_folder(name, tmp_path / name, scenes)
     monkeypatch.setattr("hf_captioners.data.iu_xray.R2GEN_COUNTS", {"train": 4, "validation": 2, "test": 0})
     (tmp_path / "my_images").symlink_to(images)
@@ -50,7 +51,9 @@ def test_commands_of_the_page(reader, language_model, vision_model, detector, ca
         if command == "hf-captioners":
             assert main([*typed, *MORE[typed[0]]]) == 0, capsys.readouterr().err
             run.append(typed[0])
-    assert sorted(run) == ["evaluate"] + ["extract-features"] * 2 + ["train"] * 4
+    assert sorted(run) == ["evaluate"] * 2 + ["extract-features"] * 2 + ["train"] * 4
     assert {path.name for path in (reader / "grids").iterdir() if path.is_dir()} == {"train"}
+    of_nocaps = json.loads((reader / "nocaps.json").read_text())
+    assert list(of_nocaps["groups"]) == ["in-domain", "near-domain", "out-domain"]
     for output in ("captioner", "reporter", "on_grids", "on_detections"):
         assert (reader / output / "model.safetensors").is_file()

@@ -6,9 +6,10 @@ import pytest
 
 from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner
+from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
-from .dataset_folders import iu_xray
+from .dataset_folders import iu_xray, nocaps
 
 
 def evaluate(*arguments):
@@ -70,6 +71,24 @@ def test_studies_of_several_views(captioner, scenes, tmp_path, monkeypatch):
     expected = [records[0]["generated_text"] for records in pipe(views)]
     records = [json.loads(line) for line in each.read_text().splitlines()]
     assert [record["caption"] for record in records] == expected
+
+
+def test_domains_of_nocaps(captioner, scenes, tmp_path, monkeypatch, capsys):
+    """Each domain has the figures of its captions alone, with its own document frequencies."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    nocaps(tmp_path, [scenes[number] for number in range(6)])
+    figures, each = tmp_path / "figures.json", tmp_path / "each.jsonl"
+    typed = ["--data_dir", tmp_path, "--split", "validation", "--device", "cpu"]
+    assert evaluate(captioner, "nocaps", *typed, "--output", figures, "--per_image", each) == 0
+    printed, stored = capsys.readouterr().out, json.loads(figures.read_text())
+    records = [json.loads(line) for line in each.read_text().splitlines()]
+    assert stored["images"] == 6
+    assert list(stored["groups"]) == ["in-domain", "near-domain", "out-domain"]
+    for place, (domain, scores) in enumerate(stored["groups"].items()):
+        part = [record for record in records if int(record["image_id"]) % 3 == place]
+        alone = compute_caption_metrics([r["caption"] for r in part], [r["references"] for r in part])
+        assert scores == {"images": 2, **{name: alone[name] for name in stored["variants"]}}
+        assert f"{domain}, 2 images:" in printed
 
 
 def test_stored_features(options, captioner, images, vision_model, tmp_path, capsys):

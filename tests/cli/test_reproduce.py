@@ -347,7 +347,7 @@ def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, t
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "regime"), CELLS)
 def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, attribute_detector, tmp_path):
-    """On drawn scenes, with tiny models from a second file, as in docs/training.md."""
+    """On drawn scenes, with tiny models from a second file, as in docs/training_recipes.md."""
     tiny, started = tmp_path / "tiny.yaml", tmp_path / "started"
     arguments = ALL[name].with_regime(regime)
     sizes = SMALL.get(arguments.get("architecture", ""), {})

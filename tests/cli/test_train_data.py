@@ -35,7 +35,10 @@ def parts(language_model, vision_model):
 QUICK = ("caption_folder", "by_columns", "coco", "flickr8k", "scenes")
 
 
-@pytest.mark.parametrize("name", slow_unless(QUICK.__contains__, list_datasets()))
+TRAINABLE = [name for name in list_datasets() if name not in dataset_folders.FOR_EVALUATION]
+
+
+@pytest.mark.parametrize("name", slow_unless(QUICK.__contains__, TRAINABLE))
 def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
     typed = ["--dataset", name, *dataset_folders.make_folder(name, tmp_path / "data", scenes)]
     assert main(["train", *typed, *parts, *TWO_STEPS, "--output_dir", str(tmp_path / "run")]) == 0
@@ -51,9 +54,17 @@ def test_streams_give_the_same_rows_in_the_same_order(name, scenes, tmp_path):
     options = read_named_values(typed[typed.index("--data_options") + 1 :] if "--data_options" in typed else [], "")
     folder = None if name == "scenes" else str(tmp_path / "data")
     rows, streamed = (load_captions(name, folder, streaming=streaming, **options) for streaming in (False, True))
-    assert streamed.keys() == rows.keys() and {split: len(part) for split, part in rows.items()}["train"] == 4
+    counts = {split: len(part) for split, part in rows.items()}
+    assert streamed.keys() == rows.keys()
+    assert counts == ({"validation": 6} if name in dataset_folders.FOR_EVALUATION else {"train": 4, "validation": 2})
     for split, part in rows.items():
         assert [comparable(row) for row in streamed[split]] == [comparable(row) for row in part]
+
+
+def test_a_data_set_for_evaluation_has_nothing_to_train_on(scenes, parts, tmp_path, capsys):
+    typed = ["--dataset", "nocaps", *dataset_folders.make_folder("nocaps", tmp_path / "data", scenes)]
+    assert main(["train", *typed, *parts, *TWO_STEPS, "--output_dir", str(tmp_path / "run")]) == 2
+    assert "are validation, expected a split 'train'" in capsys.readouterr().err
 
 
 def comparable(row):
