@@ -159,8 +159,12 @@ def test_test_files_do_not_import_each_other():
     """Helpers that several of them need lie in modules of their own, or are fixtures."""
     importing = {}
     for path in (ROOT / "tests").rglob("*.py"):
-        names = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-        found = [node.module for node in names if (node.module or "").rpartition(".")[2].startswith("test_")]
+        names = []
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+                names += [f"{module}{alias.name}" for alias in node.names]
+        found = [name for name in names if any(part.startswith("test_") for part in name.split("."))]
         if found := [name for name in found if not name.startswith("transformers_tests")]:  # not of this repository
             importing[str(path.relative_to(ROOT))] = found
     assert not importing

@@ -9,6 +9,7 @@ from .common_deployment import AdapterChecks, CompilerChecks, PlacementChecks, W
 from .common_export import ExportChecks
 from .common_forward import AttentionChecks, BadInputChecks, EmbeddingChecks, MaskChecks, OutputChecks
 from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, StockChecks
+from .common_options import OptionChecks
 from .common_saving import FreshProcessChecks, SavingChecks
 from .common_search import SearchChecks
 from .common_training import LossChecks, TrainingChecks
@@ -26,6 +27,7 @@ class CaptionerChecks(
     EmbeddingChecks,
     LossChecks,
     TrainingChecks,
+    OptionChecks,
     StockChecks,
     EncoderOnceChecks,
     CacheChecks,

@@ -37,7 +37,7 @@ class CaptionerCase:
     package = "hf_captioners"
     # Configuration of the vision part.
     vision: dict[str, Any] = VISION
-    # Fields with which training draws nothing but dropout.
+    # Fields with which training draws no random numbers but for the rates of dropout that have fields of their own.
     without_draws: ClassVar[dict[str, Any]] = {}
     # Keys of encoder attention after the regions that are no regions, such as the memory slots of M2.
     encoder_slots = 0

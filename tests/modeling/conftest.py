@@ -2,7 +2,10 @@
 
 import pytest
 
-TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training", "views")
+TOPICS = (
+    *("case", "configuration", "deployment", "forward", "generation", "options", "saving", "search", "training"),
+    "views",
+)
 pytest.register_assert_rewrite("tests.comparisons", *(f"tests.modeling.common_{topic}" for topic in TOPICS))
 
 from tests.comparisons import place  # noqa: E402, F401

@@ -10,17 +10,8 @@ from hf_captioners.modeling.configuration_attribute_detector import AttributeDet
 from hf_captioners.modeling.modeling_attribute_detector import AttributeDetectorModel
 from tests.comparisons import assert_computed_alike, assert_same_weights
 
-from .common_case import FEATURE_SIZE, IMAGES, VISION, CaptionerCase, assert_close, clone, disturb
-
-WORDS = ["dog", "grass", "ball", "water"]
-
-
-def make(**fields):
-    """Return a tiny detector on a ViT."""
-    torch.manual_seed(0)
-    plain = {"words": WORDS, "vision_config": dict(VISION), "region_feature_size": FEATURE_SIZE, "hidden_sizes": [6]}
-    config = AttributeDetectorConfig(**plain | {"initial_bias": -1.0} | fields)
-    return disturb(AttributeDetectorModel(config)).eval()
+from .common_case import FEATURE_SIZE, IMAGES, CaptionerCase, assert_close, clone
+from .tiny_detectors import WORDS, make_attribute_detector
 
 
 def inputs(way_in="regions"):
@@ -29,7 +20,7 @@ def inputs(way_in="regions"):
 
 @pytest.fixture(scope="module")
 def detector():
-    return make()
+    return make_attribute_detector()
 
 
 def test_images_and_their_regions(detector):
@@ -115,4 +106,4 @@ def test_weights_that_are_missing_get_their_law(detector, tmp_path):
 )
 def test_wrong_configurations(fields, message):
     with pytest.raises(ValueError, match=message):
-        make(**fields)
+        make_attribute_detector(**fields)

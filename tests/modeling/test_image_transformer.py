@@ -11,22 +11,12 @@ from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.modeling.modeling_image_transformer import relations_of_boxes
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_image_transformer import ImageTransformerProcessor
-from tests.comparisons import assert_computed_alike
 
 from .common import CaptionerChecks
 from .common_case import IMAGES, REGIONS, TOKENS, CaptionerCase, assert_close
 from .word_parts import VOCABULARY, tiny_word_tokenizer
 
 WIDTH = 16
-OPTIONS = [
-    {"spatial_layers": [1], "num_sub_transformers": 1, "share_plain_attention": True},
-    {"encoder_layers": 3, "spatial_layers": [1], "share_plain_attention": True, "encoder_ffn_dim": 12},
-    {"relation_weights": "related_regions", "overlap_rule": "released", "num_sub_transformers": 4},
-    {"relation_weights": "mean", "mask_decoder_attention": False, "encoder_attention_on_attention": False},
-    {"spatial_relations": ["child", "neighbour"], "sub_transformer_mixture": "gates"},
-    {"sub_transformer_mixture": "gates", "decoder_attention_on_attention": False, "global_vector": "projected"},
-    {"share_queries": False, "global_vector": "given"},
-]
 
 
 class ImageTransformerCase(CaptionerCase):
@@ -55,29 +45,28 @@ class ImageTransformerCase(CaptionerCase):
 class TestImageTransformer(ImageTransformerCase, CaptionerChecks):
     """The common checks, and the properties of the graph."""
 
-    @pytest.mark.parametrize("fields", OPTIONS, ids=lambda fields: "-".join(map(str, fields.values())))
-    def test_every_option_runs(self, fields, tmp_path):
-        """Backward, search and round trip; gates lie in their range, and attention is a distribution."""
-        rates = {"dropout": 0.0, "context_dropout": 0.0}
-        model = self.make_model(attn_implementation="eager", **rates | fields).train()
-        inputs = {**self.inputs("regions"), "labels": self.labels(model)}
-        if model.config.global_vector == "given":
-            inputs["global_features"] = torch.randn(IMAGES, 7, generator=torch.Generator().manual_seed(0))
-        model(**inputs).loss.backward()
-        silent = {n for n, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
-        assert not silent
-        model.eval().save_pretrained(tmp_path)
-        out = model(**inputs, output_gates=True, output_attentions=True)
-        assert_computed_alike(type(model).from_pretrained(tmp_path)(**inputs).logits, out.logits)
-        images = {name: values for name, values in inputs.items() if name != "labels"}
-        model.generate(**images, num_beams=2, max_new_tokens=4)
-        for gate in (*out.encoder_gates, *out.gates[0]):
+    options = [
+        {"spatial_layers": [1], "num_sub_transformers": 1, "share_plain_attention": True},
+        {"encoder_layers": 3, "spatial_layers": [1], "share_plain_attention": True, "encoder_ffn_dim": 12},
+        {"relation_weights": "related_regions", "overlap_rule": "released", "num_sub_transformers": 4},
+        {"relation_weights": "mean", "mask_decoder_attention": False, "encoder_attention_on_attention": False},
+        {"spatial_relations": ["child", "neighbour"], "sub_transformer_mixture": "gates"},
+        {"sub_transformer_mixture": "gates", "decoder_attention_on_attention": False, "global_vector": "projected"},
+        {"share_queries": False, "global_vector": "given"},
+    ]
+    option_fields = {"attn_implementation": "eager", "dropout": 0.0, "context_dropout": 0.0}
+    changes = [{"relation_weights": "related_regions"}, {"relation_weights": "mean"}]
+    dropouts = ["dropout", "encoder_dropout", "aoa_dropout", "context_dropout"]
+
+    def check_option(self, model, inputs, outputs):
+        """Gates lie in (0, 1), and attention has an axis of sub-transformers or relations."""
+        for gate in (*outputs.encoder_gates, *outputs.gates[0]):
             assert gate is None or (gate > 0).all() and (gate < 1).all()
         count = model.config.num_sub_transformers
-        assert out.cross_attentions[0].shape == (IMAGES, count, 2, TOKENS, REGIONS)
-        assert (out.gates[0].attention is None) == (model.config.sub_transformer_mixture == "mean")
+        assert outputs.cross_attentions[0].shape == (IMAGES, count, 2, TOKENS, REGIONS)
+        assert (outputs.gates[0].attention is None) == (model.config.sub_transformer_mixture == "mean")
         relations = len(model.config.spatial_relations)
-        for layer, weights in enumerate(out.encoder_attentions):
+        for layer, weights in enumerate(outputs.encoder_attentions):
             spatial = layer in model.config.spatial_layers
             assert weights.shape == (IMAGES, *((relations,) if spatial else ()), 2, REGIONS, REGIONS)
 

@@ -36,6 +36,9 @@ class ToyCase(CaptionerCase):
 class TestToy(ToyCase, CaptionerChecks):
     """The common checks, and the declared inputs."""
 
+    options = [{"num_layers": 3}]
+    changes = [{"num_heads": 4}]
+
     def declared(self):
         """Attributes of each image, one image without any, and relations between regions."""
         return {

@@ -1,15 +1,18 @@
-"""Small random detectors of every family of transformers whose queries can be regions."""
+"""Small random detectors: of attributes, and of every family of transformers whose queries can be regions."""
 
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForObjectDetection
 
+from hf_captioners.modeling.configuration_attribute_detector import AttributeDetectorConfig
+from hf_captioners.modeling.modeling_attribute_detector import AttributeDetectorModel
 from hf_captioners.modeling.modeling_image_transformer import ImageTransformerForConditionalGeneration
 
-from .common_case import disturb
+from .common_case import FEATURE_SIZE, VISION, disturb
 from .word_parts import VOCABULARY
 
+WORDS = ["dog", "grass", "ball", "water"]
 QUERIES, LABELS = 9, 5
 RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8] * 4, "depths": [1] * 4}
 THREE_STAGES = {"out_features": ["stage2", "stage3", "stage4"]}
@@ -94,6 +97,14 @@ def make_detector(family: str, **fields: Any) -> Any:
     """Return a small detector with random weights, in which every parameter matters."""
     torch.manual_seed(0)
     return disturb(AutoModelForObjectDetection.from_config(detector_config(family, **fields))).eval()
+
+
+def make_attribute_detector(**fields: Any) -> AttributeDetectorModel:
+    """Return a small detector of attributes on a ViT, in which every parameter matters."""
+    torch.manual_seed(0)
+    plain = {"words": WORDS, "vision_config": dict(VISION), "region_feature_size": FEATURE_SIZE, "hidden_sizes": [6]}
+    config = AttributeDetectorConfig(**plain | {"initial_bias": -1.0} | fields)
+    return disturb(AttributeDetectorModel(config)).eval()
 
 
 SIDE = 64

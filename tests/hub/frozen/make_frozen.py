@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.hub.captioner_cases import case_of
+from tests.modeling.common_case import CaptionerCase
+from tests.modeling.tiny_detectors import make_attribute_detector
 
 
 def frozen_inputs(case, model) -> dict[str, torch.Tensor]:
@@ -43,12 +45,10 @@ def make(name: str) -> None:
 
 def make_detector() -> None:
     """Save a tiny attribute detector, regions and its probabilities."""
-    from tests.modeling import test_attribute_detector
-
     folder = Path(__file__).with_name("auxiliary") / "attribute_detector"
     if folder.exists():
         raise FileExistsError(f"{folder} is frozen.")
-    detector, inputs = test_attribute_detector.make(), test_attribute_detector.inputs()
+    detector, inputs = make_attribute_detector(), CaptionerCase().inputs("regions")
     detector.save_pretrained(folder)
     for path in folder.glob("*.py"):
         path.unlink()
