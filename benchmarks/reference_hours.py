@@ -152,7 +152,7 @@ def section(figures: dict[str, Any]) -> list[str]:
         f"Hours on one {CARD}, in float32, estimated: operations counted in full size, at {SHARE:.0%} of the card's "
         f"{RATE / 1e12:.1f} TFLOP/s (assumed), plus the seconds in which the host issues them, measured with narrow "
         f"layers on one thread. An epoch includes its evaluation. At most: all seeds, {EPOCHS} epochs of each phase, "
-        "which early stopping shortens.",
+        "which early stopping shortens. Rewards, metrics and reading of data, which the host does, are left out.",
         "",
         *columns(
             "reference model", "phase", "operations of a step", "host seconds", "hours of an epoch", "seeds", "at most"

@@ -88,7 +88,7 @@ def test_citation():
 
 
 def test_commands_of_the_page():
-    """What RELEASE.md types exists: targets of make, modules, commands, files, and the page that it links to."""
+    """Targets of make, modules, commands, files and the linked page of RELEASE.md exist."""
     typed = "\n".join(re.findall(r"```bash\n(.*?)```", RELEASE, re.DOTALL))
     made = re.findall(r"^\s*make ([a-z-]+)", typed, re.MULTILINE)
     assert {"release-check", "dist", "docs", "metric-modules", "reference-models"} <= set(made) <= set(TARGETS)
