@@ -133,7 +133,7 @@ def test_published_schedules_are_flags(tmp_path):
 
 def test_the_sweep(place, capsys):
     """A turn of the loop, and the table's second run, with a trained encoder."""
-    recipe, (loop, _) = blocks("yaml")[0], blocks("sh")
+    recipe, (loop, *_) = blocks("yaml")[0], blocks("sh")
     (place / "recipe.yaml").write_text(recipe)
     (command,) = [line for line in loop.splitlines() if "hf-captioners" in line]
     assert main([*shlex.split(command.replace("$tau", "0.1"))[1:], "--num_train_epochs", "1", *FAST]) == 0
