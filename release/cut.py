@@ -61,7 +61,7 @@ def cut(root: Path, version: str, date: datetime.date) -> None:
     for name, (pattern, replacement) in EDITS.items():
         text = (root / name).read_text(encoding="utf-8")
         filled = replacement.format(version=version, date=date.isoformat())
-        texts[name], count = re.subn(pattern, lambda _, filled=filled: filled, text, flags=re.MULTILINE)
+        texts[name], count = re.subn(pattern, filled, text, flags=re.MULTILINE)
         if count != 1:
             raise ValueError(f"{name} has {count} lines of the form {pattern!r}, expected one.")
     for name, text in texts.items():
