@@ -61,8 +61,7 @@ def cut(root: Path, version: str, date: datetime.date) -> None:
     for name, (pattern, replacement) in EDITS.items():
         text = (root / name).read_text(encoding="utf-8")
         filled = replacement.format(version=version, date=date.isoformat())
-        escaped = filled.replace("\\", r"\\")  # a template of `re`, in which only backslashes have a meaning
-        texts[name], count = re.subn(pattern, escaped, text, flags=re.MULTILINE)
+        texts[name], count = re.subn(pattern, filled, text, flags=re.MULTILINE)
         if count != 1:
             raise ValueError(f"{name} has {count} lines of the form {pattern!r}, expected one.")
     for name, text in texts.items():

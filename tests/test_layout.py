@@ -11,19 +11,11 @@ import pytest
 from tests.layout import ARROWS, LEAVES, MAP, PAGE, ROOT, folder_imports, imported_modules, layout_map, module_graph
 from tests.variants import slow_unless
 
-TOP_LEVEL = {
-    "hf_captioners",
-    "modeling",
-    "processing",
-    "hub_cards",
-    "tests",
-    "pyproject.toml",
-    "README.md",
-    "RELEASE.md",
-}
+TOP_LEVEL = {"hf_captioners", "modeling", "processing", "hub_cards", "tests", "pyproject.toml", "README.md"}
 BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "release", "Makefile", "MANIFEST.in", "LICENSE"} | {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "RELEASE.md",
     "SECURITY.md",
     "CITATION.cff",
     "mkdocs.yml",
