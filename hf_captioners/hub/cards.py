@@ -50,7 +50,16 @@ MEANINGS = {
     "bad_endings": "share of captions that end in a word such as `a` or `with`",
 }
 # Names in the metadata of the data sets that anybody can get; their captions are English.
-PUBLISHED_DATA = ("coco", "conceptual_captions", "flickr30k", "flickr8k", "iu_xray")
+PUBLISHED_DATA = (
+    "coco",
+    "conceptual_captions",
+    "flickr30k",
+    "flickr8k",
+    "iu_xray",
+    "nocaps",
+    "textcaps",
+    "vizwiz",
+)
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
 # Visual scores (0 to 1) of the shown captions that differ by less are left out.
 MIN_SPREAD_OF_SCORES = 0.1

@@ -37,7 +37,7 @@ SMALL = {
     **dict.fromkeys(("aoanet", "zodiac_aoanet"), RECURRENT),
 }
 # Tables of this library's own, which are not published elsewhere.
-OWN_STUDIES = ("low_data", "self_critical")
+OWN_STUDIES = ("ideas", "low_data", "self_critical")
 # Stands in for Python: "trains" by writing what a seed gives, and fails where the gates are closed too far.
 STUB = """
 import json, sys
