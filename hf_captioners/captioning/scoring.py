@@ -19,12 +19,13 @@ from hf_captioners.metrics import (
     compute_caption_metrics,
     read_instances,
 )
+from hf_captioners.metrics.annotation_files import read_json
 from hf_captioners.metrics.caption_files import MatchedCaptions, match_captions, read_captions
 from hf_captioners.metrics.compute import check_choice
 from hf_captioners.metrics.registry import DEFAULT_METRICS
 
 PathLike = str | os.PathLike[str]
-SETTINGS = ("tokenizer", "document_frequency", "images", "reference_captions")
+COMPARED_SETTINGS = ("tokenizer", "document_frequency", "images", "reference_captions")
 
 
 @dataclass(frozen=True)
@@ -253,14 +254,14 @@ def read_scores(path: PathLike) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: the file is missing.
-        ValueError: it holds no such metrics.
+        ValueError: it is damaged, or holds no such metrics.
+        UnsafeFileError: it is no plain file.
     """
-    try:
-        metrics = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    metrics = read_json(Path(path))
     variants = metrics.get("variants") if isinstance(metrics, dict) else None
-    if not isinstance(variants, dict) or not all(isinstance(metrics.get(name), int | float) for name in variants):
+    if not isinstance(variants, dict) or not all(
+        isinstance(metrics.get(name), float | int | None) for name in variants
+    ):
         raise ValueError(f"{path} holds no metrics, expected a file that `score` or `evaluate` wrote with `output`.")
     return metrics
 
@@ -272,7 +273,7 @@ def setting_differences(metrics: Mapping[str, Any], earlier: Mapping[str, Any]) 
         metrics: `Scores.metrics`.
         earlier: those of an earlier result, see `read_scores`. Settings that it does not record are not compared.
     """
-    pairs = [(name, metrics.get(name), earlier.get(name)) for name in SETTINGS]
+    pairs = [(name, metrics.get(name), earlier.get(name)) for name in COMPARED_SETTINGS]
     variants = metrics["variants"]
     pairs += [(name, variants[name], other) for name, other in earlier["variants"].items() if name in variants]
     return [

@@ -110,6 +110,8 @@ def check_comparison(args: argparse.Namespace) -> None:
         return
     if args.per_image is not None or args.features is not None:
         raise ValueError("`--against` compares captions of images: leave out `--per_image` and `--features`.")
+    if args.earlier_scores is not None:
+        raise ValueError("`--earlier_scores` is about one captioner: leave it out with `--against`.")
     if args.processor:
         raise ValueError("`--processor` is about one captioner: leave it out with `--against`.")
     names = [SEPARATOR.join(args.model), *args.against]
@@ -163,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.captioning.generation_options import options_of_evaluation
     from hf_captioners.captioning.scoring import score_groups, score_matched
     from hf_captioners.data.held_out import HeldOut
-    from hf_captioners.data.loading import READERS, scored_by
+    from hf_captioners.data.loading import scored_by
     from hf_captioners.data.readable import unusable_images
     from hf_captioners.data.report import DataReport
 
@@ -185,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, captioning), args.seed)
     scores = score_matched(caption_data_set(pipeline, rows, args.batch_size, **generation), settings)
     scores.metrics.update({name: value for name, value in generation.items() if name == "seed"})
-    if (column := scored_by(args.data) if args.data in READERS else None) is not None:
+    if (column := scored_by(args.data)) is not None:
         groups = dict(zip(rows["image_id"], rows[column], strict=True))
         scores.metrics["groups"] = score_groups(scores.matched, groups, settings)
     if getattr(pipeline, "instructed", None) is not None:

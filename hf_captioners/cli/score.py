@@ -137,7 +137,7 @@ def add_earlier(metrics: dict[str, Any], path: str) -> None:
     from hf_captioners.captioning.scoring import read_scores, setting_differences
 
     earlier = read_scores(path)
-    shared = [name for name in metrics["variants"] if name in earlier["variants"]]
+    shared = [name for name in metrics["variants"] if earlier.get(name) is not None]  # null: it was undefined
     metrics["since_earlier"] = {name: metrics[name] - earlier[name] for name in shared}
     if different := setting_differences(metrics, earlier):
         text = "; ".join(different)

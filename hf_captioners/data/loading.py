@@ -70,8 +70,8 @@ def generation_defaults(name: str) -> dict[str, int]:
 
 
 def scored_by(name: str) -> str | None:
-    """Return the column by whose values captions of a data set are scored too, such as the domains of nocaps."""
-    return getattr(reader_class(name), "scored_by", None)
+    """Return the column by whose values a data set is scored too, such as nocaps' domains; None without one."""
+    return getattr(reader_class(name), "scored_by", None) if name in READERS else None
 
 
 # Type checkers tell the four kinds of results apart.

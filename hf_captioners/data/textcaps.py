@@ -61,7 +61,7 @@ class TextCaps(SplitFilesReader):
     )
 
     def rows(self, path: Path, source: SplitFile, report: DataReport) -> Iterator[CaptionRow]:
-        """Read the entries of a split; those of one image become one row.
+        """Read the captions of a split and merge them into one row an image.
 
         Raises:
             ValueError: the file has a different structure.

@@ -93,7 +93,7 @@ def right_facts(caption: str, description: str) -> set[str]:
 
 
 def agreement(stated: Facts | None, drawn: Facts) -> set[str]:
-    """Return the names of `FACTS` that stated facts share with those of the scene, see `right_facts`."""
+    """Return the `FACTS` that are stated as drawn; the place counts only if all groups are right."""
     if stated is None:
         return set()
     right = {

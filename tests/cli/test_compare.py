@@ -119,6 +119,7 @@ def test_ensembles_and_errors(captioner, images, tmp_path, capsys):
         (["--against", captioner], "which is compared already"),
         (["--against", "no_such"], "no_such"),
         (["--against", str(second), "--per_image", str(tmp_path / "each.jsonl")], "leave out `--per_image`"),
+        (["--against", str(second), "--earlier_scores", __file__], "is about one captioner"),
     ):
         assert compare(captioner, images, *arguments) == 2
         assert message in capsys.readouterr().err

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,24 @@ def test_earlier_scores_of_other_settings_are_told(files, tmp_path, monkeypatch,
     assert "cannot be compared" in err and told in err
 
 
+def test_earlier_scores_of_a_named_pipe_are_refused_at_once(files, tmp_path, capsys):
+    os.mkfifo(tmp_path / "earlier.json")
+    assert score(*files, "--earlier_scores", tmp_path / "earlier.json") == 2
+    assert "earlier.json" in capsys.readouterr().err
+
+
+def test_a_metric_that_was_undefined_has_no_difference(files, tmp_path, capsys):
+    earlier = tmp_path / "earlier.json"
+    assert score(*files, "--output", earlier) == 0
+    earlier.write_text(json.dumps(json.loads(earlier.read_text()) | {"rouge_l": None}))
+    capsys.readouterr()
+    assert score(*files, "--earlier_scores", earlier, "--format", "json") == 0
+    assert (
+        "rouge_l" not in (differences := json.loads(capsys.readouterr().out)["since_earlier"])
+        and "bleu_1" in differences
+    )
+
+
 def test_fewer_references_than_earlier_are_told(files, capsys, tmp_path):
     assert score(*files, "--output", tmp_path / "earlier.json") == 0
     content = json.loads(files[1].read_text())
@@ -155,6 +174,7 @@ def test_meteor_without_tables(files, capsys):
         (("--document_frequency", "none.npz"), "none.npz"),
         (("--earlier_scores", "none.json"), "there is no file or folder none.json"),
         (("--earlier_scores", __file__), "is not JSON"),
+        (("--earlier_scores", "."), "."),
         (("--earlier_scores", str(Path(__file__).parents[2] / "release" / "public_api.json")), "holds no metrics"),
     ],
 )
