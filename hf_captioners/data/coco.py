@@ -27,8 +27,8 @@ from hf_captioners.metrics.annotation_files import read_json
 from .coco_format import read_coco_format
 from .images import first_file
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
-from .reader import Annotations, CaptionReader, SourceCard
-from .references import check_max_captions, shaped_rows
+from .reader import Annotations, SourceCard
+from .references import ReferenceReader
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 
@@ -47,7 +47,7 @@ LIST_NAMES = {"train": ("train",), "restval": ("restval",), "val": ("val", "dev"
 
 
 @dataclass(kw_only=True)
-class Coco(CaptionReader):
+class Coco(ReferenceReader):
     """Reader of COCO captions.
 
     Attributes:
@@ -75,31 +75,22 @@ class Coco(CaptionReader):
     split_lists: str | Path | None = None
     year: int = 2014
     restval_in_train: bool = True
-    max_captions: int | None = None
-    row_per_caption: bool = False
-    image_dir: str | Path | None = None
-    with_images: bool = True
 
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
-        check_max_captions(self.max_captions)
         if self.split_lists is not None:
             self.split_lists = Path(self.split_lists)
 
-    def _find(self, name: str) -> Path | None:
-        places = [self.folder / part / f"{name}{end}" for part in ("", "annotations") for end in ("", ".gz")]
-        return next((path for path in places if path.is_file()), None)
-
     def _by_split_file(self) -> Path | None:
-        return None if self.official or self.split_lists else self._find("dataset_coco.json")
+        return None if self.official or self.split_lists else self.find_annotations("dataset_coco.json")
 
     def _official_files(self) -> dict[str, Path]:
         """Return the annotation file of each available part."""
         names = {part: f"captions_{part}{self.year}.json" for part in ("train", "val")}
         if self.official:
             names["test"] = f"image_info_test{self.year}.json"
-        files = {part: path for part, name in names.items() if (path := self._find(name))}
+        files = {part: path for part, name in names.items() if (path := self.find_annotations(name))}
         if not set(files) & {"train", "val"}:
             raise FileNotFoundError(
                 f"{self.folder} has neither {'' if self.official else 'dataset_coco.json nor '}"
@@ -169,7 +160,7 @@ class Coco(CaptionReader):
         if not self.restval_in_train:
             names["restval"] = "restval"
         splits: dict[str, list[CaptionRow]] = {}
-        for row in shaped_rows(rows, self.max_captions, self.row_per_caption):
+        for row in self.shaped(rows):
             part = row.extra["source_split"]
             if part in names:
                 splits.setdefault(names[part], []).append(row)

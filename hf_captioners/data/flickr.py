@@ -26,8 +26,8 @@ from hf_captioners.metrics.caption_tables import NUMBERED
 
 from .images import first_file
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
-from .reader import Annotations, CaptionReader, SourceCard
-from .references import check_max_captions, shaped_rows
+from .reader import Annotations, SourceCard
+from .references import ReferenceReader
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 
@@ -41,7 +41,7 @@ TOKEN_FEATURES = Features({"file_name": Value("string"), "caption_ids": List(Val
 
 
 @dataclass(kw_only=True)
-class Flickr(CaptionReader):
+class Flickr(ReferenceReader):
     """Reader of Flickr8k or Flickr30k.
 
     Attributes:
@@ -53,15 +53,6 @@ class Flickr(CaptionReader):
     """
 
     token_file: str | None = None
-    max_captions: int | None = None
-    row_per_caption: bool = False
-    image_dir: str | Path | None = None
-    with_images: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        check_max_captions(self.max_captions)
 
     def _split_file(self) -> Path | None:
         places = [self.folder / f"dataset_{self.name}.json{end}" for end in ("", ".gz")]
@@ -128,9 +119,7 @@ class Flickr(CaptionReader):
             by_name = self._token_rows(report)
             for split, path in self._lists().items():
                 splits[split] = list(_listed(path, by_name, report))
-        shaped = {
-            split: list(shaped_rows(rows, self.max_captions, self.row_per_caption)) for split, rows in splits.items()
-        }
+        shaped = {split: list(self.shaped(rows)) for split, rows in splits.items()}
         extra = KARPATHY_FEATURES if split_file else TOKEN_FEATURES
         return Annotations({split: rows for split, rows in shaped.items() if rows}, extra)
 

@@ -1,10 +1,12 @@
-"""Layout of references: one row per image or per caption, with a limited number of references."""
+"""References of images: options of their readers, and one row per image or per caption."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from .reader import CaptionReader
 from .schema import CaptionRow
 
 # Columns with one value per caption.
@@ -30,10 +32,36 @@ def shaped_rows(rows: Iterable[CaptionRow], max_captions: int | None, row_per_ca
             yield row
 
 
-def check_max_captions(max_captions: int | None) -> None:
-    """Raise a `ValueError` unless the number of references is None or at least 1."""
-    if max_captions is not None and max_captions < 1:
-        raise ValueError(f"`max_captions` is {max_captions}; expected at least 1, or None for all.")
+@dataclass(kw_only=True)
+class ReferenceReader(CaptionReader):
+    """Base class of readers of photographs with several references each.
+
+    Attributes:
+        max_captions: keep at most this many references per image; None keeps all.
+        row_per_caption: one row per caption.
+        image_dir: folder of the images, or of the folders with them.
+        with_images: False loads captions only (`image` is None).
+    """
+
+    max_captions: int | None = None
+    row_per_caption: bool = False
+    image_dir: str | Path | None = None
+    with_images: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.max_captions is not None and self.max_captions < 1:
+            raise ValueError(f"`max_captions` is {self.max_captions}; expected at least 1, or None for all.")
+
+    def shaped(self, rows: Iterable[CaptionRow]) -> Iterator[CaptionRow]:
+        """Yield rows as `max_captions` and `row_per_caption` ask for, see `shaped_rows`."""
+        return shaped_rows(rows, self.max_captions, self.row_per_caption)
+
+    def find_annotations(self, name: str) -> Path | None:
+        """Return the path of an annotation file in `data_dir` or its folder `annotations`, also as `.gz`."""
+        places = [self.folder / part / f"{name}{end}" for part in ("", "annotations") for end in ("", ".gz")]
+        return next((path for path in places if path.is_file()), None)
 
 
 def _some(row: CaptionRow, chosen: slice) -> CaptionRow:

@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 from datasets import Features
 
 from .images import first_file
-from .reader import Annotations, CaptionReader
-from .references import check_max_captions, shaped_rows
+from .reader import Annotations
+from .references import ReferenceReader
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 
@@ -33,7 +33,7 @@ class SplitFile(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class SplitFilesReader(CaptionReader):
+class SplitFilesReader(ReferenceReader):
     """Reader of a data set with one annotation file for each split; splits without a file are left out.
 
     Attributes:
@@ -48,29 +48,17 @@ class SplitFilesReader(CaptionReader):
     split_files: ClassVar[Mapping[str, SplitFile]]
     features: ClassVar[Features]
 
-    max_captions: int | None = None
-    row_per_caption: bool = False
-    image_dir: str | Path | None = None
-    with_images: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        check_max_captions(self.max_captions)
-
     @abc.abstractmethod
     def rows(self, path: Path, source: SplitFile, report: DataReport) -> Iterator[CaptionRow]:
         """Read the annotation file of a split; add bad rows to the report."""
 
     def _paths(self) -> dict[str, Path]:
         """Return the annotation file of each available split."""
-        found = {}
-        for split, source in self.split_files.items():
-            places = [
-                self.folder / part / f"{source.name}{end}" for part in ("", "annotations") for end in ("", ".gz")
-            ]
-            if path := next((path for path in places if path.is_file()), None):
-                found[split] = path
+        found = {
+            split: path
+            for split, source in self.split_files.items()
+            if (path := self.find_annotations(source.name)) is not None
+        }
         if not found:
             names = [source.name for source in self.split_files.values()]
             raise FileNotFoundError(f"{self.folder} has neither {' nor '.join(names)} (nor has its `annotations`).")
@@ -103,7 +91,7 @@ class SplitFilesReader(CaptionReader):
         for split, path in paths.items():
             with report.whole(path):
                 rows = self.rows(path, self.split_files[split], report)
-                splits[split] = list(shaped_rows(rows, self.max_captions, self.row_per_caption))
+                splits[split] = list(self.shaped(rows))
         absent = [split for split, rows in splits.items() if rows and not any(map(_has_image, rows))]
         if self.with_images and len(absent) < len(splits):
             for split in absent:
