@@ -66,10 +66,12 @@ class Regime:
     Args:
         arguments: arguments that are added to those of the recipe.
         published: published metrics in percent, each with its standard deviation or without.
+        measured: metrics that earlier runs of the row's seeds had, in the same form; `--verify` compares with them.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    measured: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -326,14 +328,15 @@ def _check_arguments(
 def _published(path: Path, content: Any) -> PublishedRow:
     try:
         regimes = {str(name): Regime(**(regime or {})) for name, regime in content["regimes"].items()}
-        if not all(isinstance(part, Mapping) for one in regimes.values() for part in (one.arguments, one.published)):
-            raise TypeError("`arguments` and `published` of a regime are mappings")
+        parts = [part for one in regimes.values() for part in (one.arguments, one.published, one.measured)]
+        if not all(isinstance(part, Mapping) for part in parts):
+            raise TypeError("`arguments`, `published` and `measured` of a regime are mappings")
         rows = tuple(CombinedRow(**row) for row in content.get("combines", ()))
         return PublishedRow(**{**content, "table": str(content["table"]), "regimes": regimes, "combines": rows})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"{path}: `{REPRODUCES}` needs paper, table, row and regimes (name: {{arguments, published}}), and may "
-            f"have seeds and combines (a list of {{recipe, seeds}}) ({type(error).__name__}: {error})."
+            f"{path}: `{REPRODUCES}` needs paper, table, row and regimes (name: {{arguments, published, measured}}), "
+            f"and may have seeds and combines (a list of {{recipe, seeds}}) ({type(error).__name__}: {error})."
         ) from error
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from hf_captioners.hub.cards import with_deviation
 
-from .recipe import PublishedRow, Recipe, in_percent
+from .recipe import PERCENT, PublishedRow, Recipe, in_percent
 from .runs import DONE, FAILED
+from .verification import smallest_difference
 
 HEAD = ("paper", "table", "row", "regime", "seed", "status", "seconds", "error", "arguments")
 
@@ -28,6 +29,8 @@ def as_csv(results: Sequence[dict[str, Any]]) -> str:
 
 def as_markdown(recipes: Sequence[Recipe], results: Sequence[dict[str, Any]]) -> str:
     """Format results as a Markdown table: mean ± standard deviation over seeds in percent, and published values.
+
+    Its last line is the smallest difference of two rows' means that their seeds can show.
 
     Args:
         recipes: all recipes of the paper; they give the order of the rows.
@@ -50,6 +53,7 @@ def as_markdown(recipes: Sequence[Recipe], results: Sequence[dict[str, Any]]) ->
             ]
             if regime_results:
                 lines += _regime_lines(row, name, regime_results, metrics)
+    lines += _smallest_differences(results, metrics)
     return "\n".join(lines) + "\n"
 
 
@@ -67,3 +71,20 @@ def _regime_lines(row: PublishedRow, name: str, results: list[dict[str, Any]], m
         values = [with_deviation(published.get(metric, [])) for metric in metrics]
         lines.append("| | | | published | " + " | ".join(values) + " |")
     return lines
+
+
+def _smallest_differences(results: Sequence[dict[str, Any]], metrics: Sequence[str]) -> list[str]:
+    """Return the table line of the smallest differences that the seeds can show; [] without rows of several seeds."""
+    groups: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for result in results:
+        if result["status"] == DONE:
+            groups.setdefault((result["table"], result["row"], result["regime"]), []).append(result["figures"])
+    found = {
+        metric: smallest_difference([[one[metric] for one in figures if metric in one] for figures in groups.values()])
+        for metric in metrics
+    }
+    counts = [one[0] for one in found.values() if one]
+    if not counts:
+        return []
+    cells = [f"{PERCENT * one[1]:.2f}" if one else "" for one in found.values()]
+    return [f"| | | | smallest difference that {min(counts)} seeds show | {' | '.join(cells)} |"]

@@ -14,6 +14,7 @@ from hf_captioners.cli import main
 from hf_captioners.metrics.registry import METRICS
 from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent
 from hf_captioners.reproduce.tables import as_markdown
+from hf_captioners.reproduce.verification import QUANTILES, smallest_difference
 from hf_captioners.training.parser import merge_arguments, read_arguments
 
 FILES = {
@@ -85,6 +86,8 @@ def test_rows_seeds_and_what_failed(toy, capsys):
     printed = capsys.readouterr().out
     assert "| 7 | gates open | 1% | measured, 2 runs | 20.0 ± 0.00 | 45.0 ± 7.07 |" in printed
     assert "| | | | published | 19.5 | 48.2 ± 1.50 |" in printed
+    # Student's t with two degrees of freedom, deviation 7.07, two seeds of each row.
+    assert f"| | | | smallest difference that 2 seeds show | 0.00 | {4.303 * 50**0.5:.2f} |" in printed
     assert "| 7 | gates shut | 1% | measured, 0 runs, 2 failed |  |  |" in printed
     lines = list(csv.DictReader((output / "results.csv").open()))
     assert [(line["row"], line["seed"], line["status"]) for line in lines] == [
@@ -378,3 +381,46 @@ def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, att
     assert 0 <= figures["bleu_1"] <= 1
     drawn = json.loads((output / "subset.json").read_text())
     assert len(drawn["ids"]) == (30 if drawn["unit"] == "caption" else 6)
+
+
+def measured_before(folder, mean, deviation):
+    """Give the rows of the toy study figures of earlier runs, in percent."""
+    for path in folder.glob("*.yaml"):
+        measured = f"      measured: {{cider_d: [{mean}, {deviation}]}}\n"
+        path.write_text(path.read_text().replace("srau_threshold: 0.45", "srau_threshold: 0.2") + measured)
+
+
+# The stub gives a run of seed s a CIDEr-D of 40 + 10 s percent: far from 45 for seeds above 1,000.
+@pytest.mark.parametrize(("mean", "deviation", "inside"), [(45.0, 5.0, "OUTSIDE"), (5e6, 5e6, "inside")])
+def test_random_cells_are_run_again_with_new_seeds(toy, capsys, mean, deviation, inside):
+    typed, output = toy
+    measured_before(output.parent / "recipes", mean, deviation)
+    assert main([*typed, "--verify"]) == 0
+    printed = capsys.readouterr().out
+    low = mean - 12.706 * deviation * 1.5**0.5  # two seeds: one degree of freedom
+    assert f"is {inside} the interval {low:.1f} to" in printed
+    assert f"{2 if inside == 'inside' else 0} of 2 figures lie in" in printed
+    seeds = [int(path.name.removeprefix("seed_")) for path in output.rglob("seed_*")]
+    assert len(seeds) == 2 and min(seeds) >= 1000
+    assert not (output / "results.md").exists(), "they are not part of the study's own runs"
+
+
+def test_what_cannot_be_verified(toy, capsys):
+    typed, output = toy
+    assert main([*typed, "--verify"]) == 2
+    assert "none of these recipes has `measured` figures" in capsys.readouterr().err
+    measured_before(output.parent / "recipes", 45.0, 5.0)
+    assert main([*typed, "--verify", "--seeds", "3"]) == 2
+    assert "`--verify` draws its own seeds" in capsys.readouterr().err
+
+
+def test_intervals_of_seeds_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    for degrees, value in enumerate(QUANTILES, 1):
+        assert value == pytest.approx(stats.t.ppf(0.975, degrees), abs=5e-4)
+    first, second = [1.0, 2.0, 4.0], [3.0, 3.5, 6.0]
+    count, smallest = smallest_difference([first, second, [9.0]])
+    assert count == 3
+    low, high = stats.ttest_ind(first, second).confidence_interval(0.95)
+    assert (high - low) / 2 == pytest.approx(smallest, rel=1e-3)
+    assert smallest_difference([[1.0], []]) is None

@@ -1,0 +1,287 @@
+"""Compare captioners with and without a paper's idea: write docs/claims.md and its figure.
+
+    python benchmarks/claims.py
+
+The runs are those of `hf-captioners reproduce ideas`, gathered by gather_runs.py into
+`benchmarks/results/ideas_*.json`; the comments of each recipe have its commands, and state measure, smallest effect of
+interest and rule, which were committed before the runs. A study without a result file is listed as not run.
+"""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import matplotlib
+from known_changes import RESULTS as FOLDER
+from known_changes import known_changes, provenance_lines
+from matplotlib.figure import Figure
+from provenance import ROOT
+from scipy import stats
+from tables import columns, shell
+
+PAGE, FIGURE = ROOT / "docs" / "claims.md", "figures/claims.svg"
+ALPHA = 0.05
+HELD, NOT_HELD, UNDECIDED = "held", "not held", "undecided"
+ERRORS = ("number", "colour", "shape", "place", "size")
+HEAD = """# Do the papers' ideas help?
+
+Each section trains the same captioner with and without the idea of a paper: same data, steps and seeds. Each side has
+a learning rate of its own, searched on the validation split with a seed that is not reported. The measure of drawn
+scenes is the share of captions of unseen scenes that state every number, colour, shape and place correctly.
+
+- **held**: the 95 % interval of the difference (Student's t over paired seeds) lies above 0, and its mean reaches the
+  smallest effect of interest.
+- **not held**: the upper end of the interval is below the smallest effect of interest.
+- **undecided**: otherwise.
+
+Smallest effects and comparisons were written down before the runs. Where a section has several comparisons, tests and
+intervals are those of Holm (1979), so that together they err in 5 % of cases at most.
+
+"""
+TAIL = """
+## Repeat it
+
+The commands of each section make its runs; those of a stopped command go on. Then:
+
+```bash
+python benchmarks/gather_runs.py runs/reproduce/ideas --commands commands.txt \\
+    --output benchmarks/results/ideas_attention.json
+python benchmarks/claims.py
+```
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Row of a recipe with an idea, and a row without.
+
+    Args:
+        idea: what is compared.
+        with_it: name of the row with the idea.
+        without: name of the row without.
+        published: what the paper measured for both.
+    """
+
+    idea: str
+    with_it: str
+    without: str
+    published: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """Comparisons of a paper's idea, trained by one recipe.
+
+    Args:
+        name: table of the recipe; the results are in `ideas_NAME.json`.
+        title: heading of the section.
+        claim: what the paper claims.
+        smallest_effect: difference of the measure from which an idea is of interest.
+        comparisons: with and without.
+        limits: what the study does not show.
+        measure: name of the figure that decides.
+    """
+
+    name: str
+    title: str
+    claim: str
+    smallest_effect: float
+    comparisons: tuple[Comparison, ...]
+    limits: str
+    measure: str = "scene_right"
+
+
+STUDIES = (
+    Study(
+        "attention",
+        "Show, Attend and Tell: attention to regions",
+        "Xu et al. (ICML 2015) let every word attend to the cells of a feature map, softly or by drawing one cell. "
+        "They report that both are better than models without attention, and that hard attention is the better one.",
+        0.03,
+        (
+            Comparison(
+                "soft attention to 4 x 4 cells",
+                "soft attention",
+                "one pooled region",
+                "Flickr8k, Table 1: BLEU-3 29.9, Google NIC without attention 27",
+            ),
+            Comparison(
+                "hard attention",
+                "hard attention",
+                "soft attention",
+                "Flickr8k, Table 1: BLEU-4 21.3 against 19.5, METEOR 20.3 against 18.9",
+            ),
+        ),
+        "Small drawn images, a small vision model that was trained on objects of such images, and few training steps. "
+        "The paper compares with other models without attention, not with its own.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Measured difference between the rows of a comparison.
+
+    Args:
+        comparison: the rows.
+        with_it: measure with the idea, by seed.
+        without: measure without the idea, by seed.
+        p: p value of the paired t-test, corrected by Holm over the comparisons of the study.
+        interval: interval of the mean difference at the level of this comparison.
+        verdict: `held`, `not held` or `undecided`.
+    """
+
+    comparison: Comparison
+    with_it: Sequence[float]
+    without: Sequence[float]
+    p: float
+    interval: tuple[float, float]
+    verdict: str
+
+    @property
+    def mean(self) -> float:
+        """Mean difference."""
+        return statistics.fmean(self.with_it) - statistics.fmean(self.without)
+
+
+def measures(runs: Sequence[dict[str, Any]], row: str, measure: str) -> dict[int, float]:
+    """Return the measure of a row by seed, in the order of the seeds."""
+    found = {run["seed"]: run["figures"][measure] for run in runs if run["row"] == row}
+    return dict(sorted(found.items()))
+
+
+def compare(study: Study, runs: Sequence[dict[str, Any]]) -> list[Difference]:
+    """Test the comparisons of a study.
+
+    Raises:
+        ValueError: the rows of a comparison do not have the same two or more seeds.
+    """
+    pairs = []
+    for one in study.comparisons:
+        with_it, without = (measures(runs, row, study.measure) for row in (one.with_it, one.without))
+        if list(with_it) != list(without) or len(with_it) < 2:
+            raise ValueError(f"{one.idea}: seeds {list(with_it)} and {list(without)}, expected the same two or more.")
+        pairs.append((list(with_it.values()), list(without.values())))
+    tests = [stats.ttest_rel(*pair) for pair in pairs]
+    found: dict[int, Difference] = {}
+    corrected = 0.0
+    for rank, index in enumerate(sorted(range(len(tests)), key=lambda place: tests[place].pvalue)):
+        untested = len(tests) - rank
+        corrected = min(1.0, max(corrected, untested * tests[index].pvalue))
+        interval = tests[index].confidence_interval(1 - ALPHA / untested)
+        low, high = float(interval.low), float(interval.high)
+        mean = statistics.fmean(pairs[index][0]) - statistics.fmean(pairs[index][1])
+        if corrected < ALPHA and mean >= study.smallest_effect:
+            verdict = HELD
+        else:
+            verdict = NOT_HELD if high < study.smallest_effect else UNDECIDED
+        found[index] = Difference(study.comparisons[index], *pairs[index], corrected, (low, high), verdict)
+    return [found[index] for index in range(len(tests))]
+
+
+def results_of(study: Study) -> dict[str, Any] | None:
+    """Return the gathered runs of a study; None if it was not run."""
+    path = FOLDER / f"ideas_{study.name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def percent(share: float, signed: bool = False) -> str:
+    """Format a share in percent with one decimal."""
+    return f"{100 * share:+.1f}" if signed else f"{100 * share:.1f}"
+
+
+def with_spread(values: Sequence[float]) -> str:
+    """Format the mean and standard deviation of shares in percent."""
+    return f"{percent(statistics.fmean(values))} ± {percent(statistics.stdev(values))}"
+
+
+def section(study: Study, results: dict[str, Any] | None) -> list[str]:
+    """Format the section on a study."""
+    lines = [f"## {study.title}", "", study.claim, ""]
+    if results is None:
+        return [*lines, f"Not run: `hf-captioners reproduce ideas --table {study.name}`, see the recipe.", ""]
+    found = compare(study, results["runs"])
+    lines += provenance_lines(f"ideas_{study.name}", results["provenance"], known_changes())
+    lines += columns("idea", "the paper", "with", "without", "difference (interval)", "p", "verdict")
+    for one in found:
+        low, high = (percent(end, signed=True) for end in one.interval)
+        cells = (one.comparison.idea, one.comparison.published, with_spread(one.with_it), with_spread(one.without))
+        difference = f"{percent(one.mean, signed=True)} ({low} to {high})"
+        lines.append(f"| {' | '.join(cells)} | {difference} | {one.p:.2g} | **{one.verdict}** |")
+    seeds = len(found[0].with_it)
+    lines += [
+        "",
+        f"Captions that are entirely right, in percent; mean ± deviation of {seeds} seeds. Smallest effect of "
+        f"interest: {percent(study.smallest_effect)} points. Other figures of the same captions, means:",
+        "",
+        *other_figures(results["runs"]),
+        "",
+        f"What it does not show. {study.limits}",
+        "",
+        *shell(results),
+    ]
+    return lines
+
+
+def other_figures(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Format the table of the other figures of each row, with learning rate and training time."""
+    lines = columns("row", "CIDEr-D", *(f"wrong {name}" for name in ERRORS), "learning rate", "minutes a run")
+    for row in dict.fromkeys(run["row"] for run in runs):
+        its = [run for run in runs if run["row"] == row]
+        means = {name: statistics.fmean(run["figures"][name] for run in its) for name in its[0]["figures"]}
+        wrong = [f"{percent(means[f'scene_wrong_{name}'])} %" for name in ERRORS]
+        minutes = statistics.fmean(run["seconds"] for run in its if "seconds" in run) / 60
+        cells = (row, f"{means['cider_d']:.3f}", *wrong, f"{its[0]['learning_rate']:g}", f"{minutes:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def figure(studies: Sequence[tuple[Study, Sequence[Difference]]]) -> str:
+    """Draw the differences with their intervals, as SVG."""
+    rows = [(study, difference) for study, found in studies for difference in found]
+    drawing = Figure(figsize=(8, 0.8 + 0.5 * len(rows)), layout="constrained")
+    axes = drawing.subplots()
+    colours = {HELD: "#1e8449", NOT_HELD: "#c0392b", UNDECIDED: "#7f8c8d"}
+    for place, (study, one) in enumerate(rows):
+        low, high = (100 * end for end in one.interval)
+        axes.plot([low, high], [place, place], color=colours[one.verdict], linewidth=2)
+        axes.plot(100 * one.mean, place, "o", color=colours[one.verdict])
+        axes.plot([100 * study.smallest_effect] * 2, [place - 0.3, place + 0.3], ":", color="black", linewidth=1)
+        axes.annotate(one.verdict, (high, place), (6, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [f"{one.comparison.idea}" for _, one in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.margins(x=0.15)
+    label = "captions entirely right, points more than without; dotted: smallest effect of interest"
+    axes.set_xlabel(label, fontsize=8)
+    axes.tick_params(labelsize=8)
+    buffer = StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "claims"}):
+        drawing.savefig(buffer, format="svg", metadata={"Date": None})
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def measured() -> list[tuple[Study, list[Difference]]]:
+    """Return the studies that were run, and their differences."""
+    return [(study, compare(study, results["runs"])) for study in STUDIES if (results := results_of(study))]
+
+
+def page() -> str:
+    """Format the whole page."""
+    lines = [f"![Differences with their intervals]({FIGURE})", ""] if measured() else []
+    for study in STUDIES:
+        lines += section(study, results_of(study))
+    return HEAD + "\n".join(lines).rstrip() + "\n" + TAIL
+
+
+def main() -> None:
+    """Write the page and its figure."""
+    PAGE.write_text(page(), encoding="utf-8")
+    (ROOT / "docs" / FIGURE).write_text(figure(measured()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
