@@ -62,7 +62,7 @@ class Comparison:
         idea: what is compared.
         with_it: name of the row with the idea.
         without: name of the row without.
-        published: what the paper measured for both.
+        published: what the paper measured for both; empty if it is silent.
     """
 
     idea: str
@@ -79,28 +79,29 @@ class Study:
         name: table of the recipe; the results are in `ideas_NAME.json`.
         title: heading of the section.
         claim: what the paper claims.
-        smallest_effect: difference of the measure from which an idea is of interest.
         comparisons: with and without.
-        limits: what the study does not show.
+        limits: what the study does not show, beside its size.
+        smallest_effect: difference of the measure from which an idea is of interest.
         measure: name of the figure that decides.
     """
 
     name: str
     title: str
     claim: str
-    smallest_effect: float
     comparisons: tuple[Comparison, ...]
-    limits: str
+    limits: str = ""
+    smallest_effect: float = 0.03
     measure: str = "scene_right"
 
 
+SIZE = "Drawn images, small captioners and few training steps, with a vision model that was trained on such images."
+SEARCH_SEED = 100
 STUDIES = (
     Study(
         "attention",
         "Show, Attend and Tell: attention to regions",
         "Xu et al. (ICML 2015) let every word attend to the cells of a feature map, softly or by drawing one cell. "
         "They report that both are better than models without attention, and that hard attention is the better one.",
-        0.03,
         (
             Comparison(
                 "soft attention to 4 x 4 cells",
@@ -115,8 +116,85 @@ STUDIES = (
                 "Flickr8k, Table 1: BLEU-4 21.3 against 19.5, METEOR 20.3 against 18.9",
             ),
         ),
-        "Small drawn images, a small vision model that was trained on objects of such images, and few training steps. "
-        "The paper compares with other models without attention, not with its own.",
+        "The paper compares with models without attention of other authors, not with its own.",
+    ),
+    Study(
+        "graph",
+        "Image Transformer: a graph of boxes",
+        "He et al. (ACCV 2020) attend apart to regions around, inside and beside a region.",
+        (
+            Comparison(
+                "relations between boxes",
+                "graph of boxes",
+                "all regions alike",
+                "COCO, Table 3: CIDEr 118.2 against 117.8",
+            ),
+        ),
+        "Boxes of drawn scenes hardly ever contain each other.",
+    ),
+    Study(
+        "units",
+        "VisualGPT: self-resurrecting activation units",
+        "Chen et al. (CVPR 2022) join words and image by gates that are exactly 0 below a threshold, and report that "
+        "these are better than other ways to join them when few captions are there.",
+        tuple(
+            Comparison(f"units with threshold 0.2 against {name}", "self-resurrecting units", row, published)
+            for name, row, published in (
+                ("a residual connection", "residual", "COCO 1 %, Table 5: CIDEr 82.5 against 80.5"),
+                ("residual and layer norm", "residual and layer norm", ""),
+                ("the gates of M2", "meshed", "COCO 1 %, Table 5: CIDEr 82.5 against 80.4"),
+                ("attention on attention", "attention on attention", "COCO 1 %, Table 5: CIDEr 82.5 against 78.4"),
+                ("units without threshold", "units without threshold", "COCO 0.5 %, Table 1: CIDEr 70.3 against 69.0"),
+            )
+        ),
+        "The language model is a small GPT-2 that has read captions of drawn scenes.",
+    ),
+    Study(
+        "modalities",
+        "Entangled Transformer: two modalities",
+        "Li et al. (ICCV 2019) attend to regions and attributes in both orders and mix them by a gate. They report "
+        "that this is better than one of them, and than simpler ways to join them.",
+        tuple(
+            Comparison(
+                f"entangled against {row}",
+                "entangled",
+                row,
+                f"COCO, self-critical, Table 5: CIDEr 126.6 against {cider}",
+            )
+            for row, cider in (
+                ("regions alone", 124.1),
+                ("attributes alone", 102.8),
+                ("parallel", 124.9),
+                ("attributes, then regions", 125.0),
+                ("regions, then attributes", 124.5),
+            )
+        ),
+        "Attributes are the words of a detector that reads the same regions.",
+    ),
+    Study(
+        "intensity",
+        "ZoDIAC: intensity attention",
+        "ZoDIAC (Zoneout Dropout Injection Attention Calculation) scales attention by pooled intensities. Its authors "
+        "report that this is better than the plain scores of a Transformer.",
+        (
+            Comparison(
+                "intensity attention",
+                "intensity attention",
+                "plain scores",
+                "COCO, Table 1: CIDEr 115.5 against 114.0",
+            ),
+        ),
+    ),
+    Study(
+        "memory",
+        "M2 and AoANet: memory, mesh and gates",
+        "Cornia et al. (CVPR 2020) add learned memory vectors to the encoder and connect every decoder layer to every "
+        "encoder layer; Huang et al. (ICCV 2019) gate the result of each attention.",
+        (
+            Comparison("memory vectors", "M2", "M2 without memory", ""),
+            Comparison("meshed connections", "M2", "M2 without mesh", ""),
+            Comparison("attention on attention", "AoANet", "AoANet without attention on attention", ""),
+        ),
     ),
 )
 
@@ -147,9 +225,14 @@ class Difference:
         return statistics.fmean(self.with_it) - statistics.fmean(self.without)
 
 
+def reported(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs that are reported, without those of the search for learning rates."""
+    return [run for run in runs if run["seed"] != SEARCH_SEED]
+
+
 def measures(runs: Sequence[dict[str, Any]], row: str, measure: str) -> dict[int, float]:
     """Return the measure of a row by seed, in the order of the seeds."""
-    found = {run["seed"]: run["figures"][measure] for run in runs if run["row"] == row}
+    found = {run["seed"]: run["figures"][measure] for run in reported(runs) if run["row"] == row}
     return dict(sorted(found.items()))
 
 
@@ -201,8 +284,9 @@ def with_spread(values: Sequence[float]) -> str:
 def section(study: Study, results: dict[str, Any] | None) -> list[str]:
     """Format the section on a study."""
     lines = [f"## {study.title}", "", study.claim, ""]
+    recipe = f"[recipe](../hf_captioners/reproduce/recipes/ideas/{study.name}.yaml)"
     if results is None:
-        return [*lines, f"Not run: `hf-captioners reproduce ideas --table {study.name}`, see the recipe.", ""]
+        return [*lines, f"Not run: `hf-captioners reproduce ideas --table {study.name}` ({recipe}).", ""]
     found = compare(study, results["runs"])
     lines += provenance_lines(f"ideas_{study.name}", results["provenance"], known_changes())
     lines += columns("idea", "the paper", "with", "without", "difference (interval)", "p", "verdict")
@@ -215,26 +299,31 @@ def section(study: Study, results: dict[str, Any] | None) -> list[str]:
     lines += [
         "",
         f"Captions that are entirely right, in percent; mean ± deviation of {seeds} seeds. Smallest effect of "
-        f"interest: {percent(study.smallest_effect)} points. Other figures of the same captions, means:",
+        f"interest: {percent(study.smallest_effect)} points "
+        f"({recipe}). Other figures of the same captions, means:",
         "",
-        *other_figures(results["runs"]),
+        *other_figures(results["runs"], study.measure),
         "",
-        f"What it does not show. {study.limits}",
+        f"What it does not show: {SIZE} {study.limits}".rstrip(),
         "",
         *shell(results),
     ]
     return lines
 
 
-def other_figures(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Format the table of the other figures of each row, with learning rate and training time."""
-    lines = columns("row", "CIDEr-D", *(f"wrong {name}" for name in ERRORS), "learning rate", "minutes a run")
-    for row in dict.fromkeys(run["row"] for run in runs):
-        its = [run for run in runs if run["row"] == row]
+def other_figures(runs: Sequence[dict[str, Any]], measure: str) -> list[str]:
+    """Format the table of the other figures of each row, with the searched learning rates and the training time."""
+    lines = columns(
+        "row", "CIDEr-D", *(f"wrong {name}" for name in ERRORS), "learning rate", "searched", "minutes a run"
+    )
+    for row in dict.fromkeys(run["row"] for run in reported(runs)):
+        its = [run for run in reported(runs) if run["row"] == row]
+        tried = {run["learning_rate"]: run["figures"][measure] for run in runs if run not in its and run["row"] == row}
+        searched = ", ".join(f"{rate:g}: {percent(share)}" for rate, share in sorted(tried.items()))
         means = {name: statistics.fmean(run["figures"][name] for run in its) for name in its[0]["figures"]}
         wrong = [f"{percent(means[f'scene_wrong_{name}'])} %" for name in ERRORS]
         minutes = statistics.fmean(run["seconds"] for run in its if "seconds" in run) / 60
-        cells = (row, f"{means['cider_d']:.3f}", *wrong, f"{its[0]['learning_rate']:g}", f"{minutes:.1f}")
+        cells = (row, f"{means['cider_d']:.3f}", *wrong, f"{its[0]['learning_rate']:g}", searched, f"{minutes:.1f}")
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

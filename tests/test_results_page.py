@@ -1,9 +1,12 @@
-"""The pages of results, docs/robustness.md, confidence.md and evaluator.md match the committed result files."""
+"""Pages that benchmarks write (results, robustness, confidence, evaluator, claims) match the committed results."""
 
 import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
+from hf_captioners.reproduce.recipe import RECIPES
 from tests.robustness.attacks import APART, ATTACKS
 from tests.tiny_families import FAMILIES
 
@@ -77,3 +80,55 @@ def test_the_page_of_evaluators_is_written_from_the_committed_results(monkeypatc
         assert rows[0][0] == "the COCO evaluation" and {title for title, *_ in rows[1:]} >= set(
             list(module.FACTORS.values())[:4]
         ), "every factor is changed alone"
+
+
+def test_the_page_of_claims_is_written_from_the_committed_results(monkeypatch):
+    module = writer("claims", monkeypatch)
+    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert module.page() == page, "run python benchmarks/claims.py"
+    recipes = {path.stem: path.read_text(encoding="utf-8") for path in RECIPES.joinpath("ideas").glob("*.yaml")}
+    assert {study.name for study in module.STUDIES} == set(recipes), "every study has a section"
+    for study in module.STUDIES:
+        rows = {row for one in study.comparisons for row in (one.with_it, one.without)}
+        assert all(f"row: {row}\n" in recipes[study.name] for row in rows), study.name
+        assert f"{study.smallest_effect}. Comparisons" in " ".join(recipes[study.name].replace("#", "").split())
+    if measured := module.measured():
+        assert module.figure(measured) == (ROOT / "docs" / module.FIGURE).read_text(encoding="utf-8")
+        assert sum(page.count(f"**{word}** |") for word in ("held", "not held", "undecided")) == sum(
+            len(found) for _, found in measured
+        )
+
+
+def test_verdicts_follow_the_interval(monkeypatch):
+    """A clear gain, none, and too few seeds to know; with several comparisons, levels are those of Holm."""
+    module = writer("claims", monkeypatch)
+    base = [0.50, 0.52, 0.49, 0.51, 0.50]
+    gains = {
+        "clear": [0.10, 0.11, 0.09, 0.10, 0.12],
+        "none": [0.001, -0.002, 0.0, 0.002, -0.001],
+        "unclear": [0.2, -0.1, 0.15, -0.05, 0.1],
+        "too small": [0.010, 0.011, 0.009, 0.010, 0.012],
+    }
+    rows = {"without": base} | {name: [a + b for a, b in zip(base, gain, strict=True)] for name, gain in gains.items()}
+    runs = [
+        {"row": row, "seed": seed, "figures": {"scene_right": value}}
+        for row, values in rows.items()
+        for seed, value in enumerate(values, 1)
+    ]
+    runs.append({"row": "none", "seed": module.SEARCH_SEED, "figures": {"scene_right": 9.0}})  # it is not reported
+    comparisons = tuple(module.Comparison(name, name, "without", "") for name in gains)
+    found = module.compare(module.Study("toy", "Toy", "It helps.", comparisons), runs)
+    assert {one.comparison.idea: one.verdict for one in found} == {
+        "clear": "held",
+        "none": "not held",
+        "unclear": "undecided",
+        "too small": "not held",
+    }
+    stats = pytest.importorskip("scipy.stats")
+    pairs = {name: stats.ttest_rel(rows[name], base) for name in gains}
+    order = sorted(pairs, key=lambda name: pairs[name].pvalue)
+    first, last = (next(one for one in found if one.comparison.idea == name) for name in (order[0], order[-1]))
+    assert first.p == pytest.approx(4 * pairs[order[0]].pvalue) and last.p >= pairs[order[-1]].pvalue
+    assert first.interval == pytest.approx(tuple(pairs[order[0]].confidence_interval(1 - 0.05 / 4)))
+    with pytest.raises(ValueError, match=r"seeds \[1, 2, 3, 4\] and \[1, 2, 3, 4, 5\]"):
+        module.compare(module.Study("toy", "Toy", "It helps.", comparisons[:1]), [r for r in runs if r != runs[9]])
