@@ -375,8 +375,8 @@ def seeds_section() -> list[str]:
         "",
         "Gains that the papers report: 0.8 points of CIDEr for the units of VisualGPT over a residual connection "
         "(COCO, 0.5 %, four subsets), 1.6 for the entangled form over the next best one, 1.5 for ZoDIAC over a "
-        "Transformer (best of five runs), 0.4 for the relations of Image Transformer, 1.8 points of BLEU-4 for hard over "
-        "soft attention. `hf-captioners reproduce` prints the smallest difference of your own runs.",
+        "Transformer (best of five runs), 0.4 for the relations of Image Transformer, 1.8 points of BLEU-4 for hard "
+        "over soft attention. `hf-captioners reproduce` prints the smallest difference of your own runs.",
         "",
     ]
 
