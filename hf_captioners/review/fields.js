@@ -71,7 +71,11 @@ export class CaptionFields {
       from = end;
     }
     doubt.hidden = !places.length;
-    doubt.textContent = `Doubtful: ${places.map(([, , { word, confidence }]) => `${word} ${confidence.toFixed(2)}`).join(", ")}`;
+    doubt.replaceChildren("Doubtful: ", ...places.flatMap(([, , { word, confidence }], place) => {
+      const name = document.createElement("bdi"); // a word of Arabic keeps its number beside it
+      name.textContent = word;
+      return [place ? ", " : "", name, ` ${confidence.toFixed(2)}`];
+    }));
   }
 
   add() {
