@@ -70,6 +70,7 @@ export class CaptionFields {
       marks.append(field.value.slice(from, start), mark);
       from = end;
     }
+    marks.append(field.value.slice(from)); // the end of a line from right to left moves its words
     doubt.hidden = !places.length;
     doubt.replaceChildren("Doubtful: ", ...places.flatMap(([, , { word, confidence }], place) => {
       const name = document.createElement("bdi"); // a word of Arabic keeps its number beside it
