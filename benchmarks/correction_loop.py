@@ -5,11 +5,15 @@
 Of each draw, `k` photographs are the training data, with one caption each (as a person corrects them) or with all, and
 the others are captioned before and after. `hf-captioners train --model` runs with its defaults; `--options` changes
 them. A draw that was measured is not run again. Results: `benchmarks/results/correction_loop.json`.
+
+With `--new_words N --earlier_dir FLICKR8K`, captions that use an added word are counted, and those of 200 photographs
+of the captioner's own data set that the added words change before any step.
 """
 
 import argparse
 import json
 import random
+import re
 import statistics
 import time
 from pathlib import Path
@@ -22,7 +26,11 @@ from hf_captioners.captioning.data_set import caption_data_set, load_split
 from hf_captioners.captioning.scoring import MetricSettings, score_matched
 from hf_captioners.cli import main as command
 from hf_captioners.default_model import default_model
+from hf_captioners.loading import load_captioner
+from hf_captioners.metrics.caption_files import MatchedCaptions
+from hf_captioners.training.new_words import add_words, unknown_words
 
+EARLIER = 200  # photographs of the captioner's own data set
 RESULTS = Path(__file__).parent / "results" / "correction_loop.json"
 
 
@@ -47,18 +55,49 @@ def link_photographs(source: Path, folder: Path, train: list[dict], test: list[d
         (folder / split / "metadata.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def score(captioner: str, folder: Path) -> float:
-    """Return the CIDEr-D of a captioner on the test split of a folder."""
-    rows = load_split(str(folder), None, "test", {})
-    matched = caption_data_set(load_pipeline(captioner, device="cpu"), rows, batch_size=25)
+def caption(captioner: str, folder: Path, split: str = "test", count: int | None = None) -> MatchedCaptions:
+    """Return the captions and references of the first `count` images (None: all) of a split of a folder."""
+    rows = load_split(str(folder), None, split, {})
+    rows = rows if count is None else rows.select(range(count))
+    return caption_data_set(load_pipeline(captioner, device="cpu"), rows, batch_size=25)
+
+
+def score(matched: MatchedCaptions) -> float:
+    """Return the CIDEr-D of captions."""
     return score_matched(matched, MetricSettings(("cider_d",))).metrics["cider_d"]
+
+
+def use_of_words(matched: MatchedCaptions, words: set[str]) -> dict[str, int]:
+    """Count captions that use one of these words, and those that use one that a reference of the image has."""
+    used = [words & set(words_of(text)) for text in matched.predictions]
+    right = [some & set(words_of(" ".join(texts))) for some, texts in zip(used, matched.references, strict=True)]
+    return {"added_words": len(words), "used": sum(map(bool, used)), "used_rightly": sum(map(bool, right))}
+
+
+def words_of(text: str) -> list[str]:
+    """Split a text into words in lower case."""
+    return re.findall(r"\w+", text.lower())
+
+
+def effect_of_new_words(args: argparse.Namespace, place: Path, after: MatchedCaptions) -> dict:
+    """Return how the captions of a trained captioner use the added words, and what adding them changes at once."""
+    rows = load_split(str(place / "images"), None, "train", {})
+    model, processor = load_captioner(args.model)
+    words = unknown_words((text for texts in rows["captions"] for text in texts), processor, args.new_words)
+    for part in add_words(model, processor, words):
+        part.save_pretrained(place / "started")
+    captioners = (args.model, str(place / "started"))
+    first, second = (caption(name, args.earlier_dir, "validation", EARLIER).predictions for name in captioners)
+    changed = sum(one != other for one, other in zip(first, second, strict=True))
+    return {"new_words": args.new_words, **use_of_words(after, set(words)), "changed_before": changed}
 
 
 def measure(args: argparse.Namespace, count: int, captions: int | None, draw: int) -> dict:
     """Fine-tune on one random draw of photographs; return the scores."""
-    place = args.output_dir / f"{count}_{captions or 'all'}_{draw}"
+    new_words = ["--new_words", str(args.new_words)] if args.new_words else []
+    place = args.output_dir / "_".join(map(str, (count, captions or "all", draw, *new_words[1:])))
     write_draw(args.data_dir, place / "images", count, captions, draw)
-    before = score(args.model, place / "images")
+    before = score(caption(args.model, place / "images"))
     start = time.perf_counter()
     typed = [
         "train",
@@ -70,17 +109,19 @@ def measure(args: argparse.Namespace, count: int, captions: int | None, draw: in
         str(place / "trained"),
     ]
     cache = ["--feature_cache_dir", str(args.output_dir / "features"), "--seed", str(draw), "--disable_tqdm", "true"]
-    if command([*typed, *cache, *args.options]):
+    if command([*typed, *cache, *new_words, *args.options]):
         raise SystemExit("the training failed")
     seconds = time.perf_counter() - start
-    after = score(str(place / "trained"), place / "images")
+    matched = caption(str(place / "trained"), place / "images")
+    more = effect_of_new_words(args, place, matched) if args.new_words else {}
     return {
         "images": count,
         "captions": captions or 5,
         "draw": draw,
         "before": before,
-        "after": after,
+        "after": score(matched),
         "seconds": seconds,
+        **more,
     }
 
 
@@ -92,19 +133,23 @@ def main() -> None:
     parser.add_argument("--model", help="captioner to begin with; default: the default captioner")
     parser.add_argument("--counts", type=int, nargs="+", default=[25, 50, 100, 150])
     parser.add_argument("--captions", type=int, nargs="+", default=[1, 0], help="captions an image; 0: all")
+    parser.add_argument("--new_words", type=int, default=0, help="add words with this many occurrences; 0: none")
+    parser.add_argument("--earlier_dir", type=Path, help="Flickr8k, with validation/metadata.jsonl, for --new_words")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="further arguments of `train`, last")
     args = parser.parse_args()
+    if args.new_words and args.earlier_dir is None:
+        parser.error("--new_words needs --earlier_dir")
     args.model = args.model or str(default_model().folder)
     args.output_dir.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     runs = json.loads(args.output.read_text())["runs"] if args.output.exists() else []
-    done = {(run["images"], run["captions"], run["draw"]) for run in runs}
+    done = {(run["images"], run["captions"], run["draw"], run.get("new_words", 0)) for run in runs}
     for draw in range(args.draws):
         for count in args.counts:
             for captions in args.captions:
-                if (count, captions or 5, draw) in done:
+                if (count, captions or 5, draw, args.new_words) in done:
                     continue
                 runs.append(measure(args, count, captions or None, draw))
                 write_results(args.output, {"runs": runs}, records_of(args.output))

@@ -57,8 +57,7 @@ class Scenes(CaptionReader):
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
-        if self.language not in (ENGLISH, *LANGUAGES):
-            raise ValueError(f"`language` is {self.language!r}, expected one of {', '.join((ENGLISH, *LANGUAGES))}.")
+        _check_language(self.language)
         _check_size(self.image_size)
         unknown = sorted(set(self.num_images) - set(SPLIT_SHARES))
         empty = sorted(split for split, count in self.num_images.items() if count < 1)
@@ -201,7 +200,7 @@ def draw_located(
         yield scene, *draw_objects(scene, rng, image_size)
 
 
-def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:
+def caption_texts(num_scenes: int, seed: int = 0, language: str = ENGLISH) -> Iterator[str]:
     """Yield captions of scenes without drawing, to pretrain a language model.
 
     Only scenes of the training split are described, so no caption of an evaluation image occurs.
@@ -209,10 +208,16 @@ def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:
     Args:
         num_scenes: number of scenes; each has five captions.
         seed: seed of the texts; they differ from those of `load_captions("scenes", seed=seed)`.
+        language: of the captions, see `Scenes`.
+
+    Raises:
+        ValueError: there are no captions in this language.
     """
+    _check_language(language)
     for index in range(num_scenes):
         rng = random.Random(f"texts/{seed}/{index}")
-        yield from caption_scene(sample_scene(rng, "train"), rng)
+        scene = sample_scene(rng, "train")
+        yield from caption_scene(scene, rng) if language == ENGLISH else caption_in(language, scene, rng)
 
 
 def png_bytes(image: PIL.Image.Image) -> bytes:
@@ -220,6 +225,11 @@ def png_bytes(image: PIL.Image.Image) -> bytes:
     stream = io.BytesIO()
     image.save(stream, "PNG")
     return stream.getvalue()
+
+
+def _check_language(language: str) -> None:
+    if language not in (ENGLISH, *LANGUAGES):
+        raise ValueError(f"`language` is {language!r}, expected one of {', '.join((ENGLISH, *LANGUAGES))}.")
 
 
 def _check_size(image_size: int) -> None:

@@ -132,13 +132,22 @@ def score_scene_facts(predictions: Sequence[str], references: Sequence[Sequence[
         right.append(agreement(facts_of_caption(caption), drawn) if drawn else set())
         known, stated = stated_sizes(texts), stated_sizes([caption])
         sizes.append(any((*group, other) in known for *group, size in stated for other in {*SIZES.values()} - {size}))
+    yield from scores_of_facts(right)
+    wrong = list(map(float, sizes))
+    yield Score("scene_wrong_size", sum(wrong) / len(wrong), "share of captions with a wrong size", wrong)
+
+
+def scores_of_facts(right: Sequence[set[str]]) -> Iterator[Score]:
+    """Yield the share of captions whose facts are all right, and the shares with each wrong one.
+
+    Args:
+        right: the right facts of each caption, see `agreement`.
+    """
     whole = [float(len(facts) == len(FACTS)) for facts in right]
     yield Score("scene_right", sum(whole) / len(whole), "share of captions with right facts only", whole)
     for name in FACTS:
         wrong = [float(name not in facts) for facts in right]
         yield Score(f"scene_wrong_{name}", sum(wrong) / len(wrong), f"share of captions with a wrong {name}", wrong)
-    wrong = list(map(float, sizes))
-    yield Score("scene_wrong_size", sum(wrong) / len(wrong), "share of captions with a wrong size", wrong)
 
 
 def interval(right: int, count: int) -> tuple[float, float]:

@@ -1,30 +1,62 @@
-"""Facts that a German, Chinese or Arabic caption of a drawn scene states."""
+"""Facts that a caption of a drawn scene states, in each of the languages of the data set `scenes`.
+
+`hf_captioners.demo.language_facts:score_language_facts` is the metric of them:
+
+    hf-captioners evaluate MODEL scenes --data_options language=de --tokenizer unicode \
+        --metrics cider_d hf_captioners.demo.language_facts:score_language_facts
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from hf_captioners.data.scene_languages import CASES, LANGUAGES
 from hf_captioners.data.scene_world import COLOURS, MAX_COUNT, SHAPES, SIZES, Group
+from hf_captioners.data.scenes import ENGLISH
+from hf_captioners.metrics.registry import Score
 
-from .facts import Facts
+from .facts import Facts, agreement, facts_of_caption, scores_of_facts
 
 _THING = "\0"  # stands for a group of objects
+
+
+def score_language_facts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
+    """Score captions of drawn scenes by the facts that they state, in the language of their references.
+
+    The facts of a scene are those of its first reference.
+
+    Args:
+        predictions: one caption per image.
+        references: captions of the data set `scenes` for each image, all in one language.
+
+    Yields:
+        `scene_right` and `scene_wrong_number` to `scene_wrong_place` of `score_scene_facts`.
+    """
+    language = next((code for code in LANGUAGES if facts_in(code, references[0][0])), ENGLISH)
+    pairs = [
+        (facts_in(language, caption), facts_in(language, texts[0]))
+        for caption, texts in zip(predictions, references, strict=True)
+    ]
+    yield from scores_of_facts([agreement(stated, drawn) if drawn else set() for stated, drawn in pairs])
 
 
 def facts_in(language: str, caption: str) -> Facts | None:
     """Parse the facts that a caption states, in any upper and lower case and any grammatical case.
 
     Args:
-        language: a code of `LANGUAGES`.
-        caption: the caption.
+        language: `en` or a code of `LANGUAGES`.
+        caption: the caption, or its tokens joined by blanks.
 
     Returns:
         The facts, those of the subject first; None where the caption does not have the form of one: no group of
         objects or more than two, words that do not agree, or no place or relation.
     """
+    if language == ENGLISH:
+        return facts_of_caption(caption)
     things, pattern = _groups(language)
     text = caption.lower().strip(" .。")
+    if language == "zh":  # the tokens of the metrics are single characters
+        text = text.replace(" ", "")
     groups = [things[match[0]] for match in pattern.finditer(text)]
     masked, words = pattern.sub(_THING, text), LANGUAGES[language]
     if len(groups) == 1:

@@ -70,8 +70,13 @@ export class CaptionFields {
       marks.append(field.value.slice(from, start), mark);
       from = end;
     }
+    marks.append(field.value.slice(from)); // the end of a line from right to left moves its words
     doubt.hidden = !places.length;
-    doubt.textContent = `Doubtful: ${places.map(([, , { word, confidence }]) => `${word} ${confidence.toFixed(2)}`).join(", ")}`;
+    doubt.replaceChildren("Doubtful: ", ...places.flatMap(([, , { word, confidence }], place) => {
+      const name = document.createElement("bdi"); // a word of Arabic keeps its number beside it
+      name.textContent = word;
+      return [place ? ", " : "", name, ` ${confidence.toFixed(2)}`];
+    }));
   }
 
   add() {

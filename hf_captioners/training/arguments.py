@@ -106,7 +106,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             `OUTPUT_DIR/features` instead. `feature_cache_dir` has no limit.
         feature_cache_dtype: `"float16"` (default, half the space) or `"float32"` (exactly what the model computed).
         generation_num_beams: number of beams in evaluation (published: 5).
-        generation_max_new_tokens: maximum caption length in evaluation, in tokens (published: 20).
+        generation_max_new_tokens: maximum caption length in evaluation, in tokens (published: 20). `hf-captioners
+            train` saves a new captioner with at least this length.
         eval_metrics: names of the metrics of evaluations, or `module:function` of one's own, see
             `compute_caption_metrics`.
         caption_tokenizer: tokenizer of the metrics of evaluations and of rewards, see `compute_caption_metrics`. A new

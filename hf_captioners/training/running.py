@@ -301,7 +301,12 @@ class _Start:
         set_seed(self.training_arguments.seed)
         if self.given is None:
             captions = (caption for captions in _captions_of(train_rows) for caption in captions)
-            return start_captioner(self.model_arguments, captions, self.training_arguments.caption_tokenizer)
+            tokenizer = self.training_arguments.caption_tokenizer
+            model, processor = start_captioner(self.model_arguments, captions, tokenizer)
+            # A saved captioner must not cut captions that its evaluations did not, such as those of many characters.
+            length = model.generation_config.max_new_tokens or 0
+            model.generation_config.max_new_tokens = max(length, self.training_arguments.generation_max_new_tokens)
+            return model, processor
         texts = (caption for captions in _captions_of(train_rows) for caption in captions)
         *parts, self.words_line = with_new_words(self.model_arguments, *self.given, texts)
         self.given = parts[0], parts[1]

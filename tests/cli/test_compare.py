@@ -13,6 +13,7 @@ from hf_captioners.data import load_captions
 from hf_captioners.data.held_out import HeldOut
 from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.metrics.caption_files import MatchedCaptions
+from tests.directions import directions
 from tests.tiny_families import write_family
 
 SHORT = ["--max_new_tokens", "4", "--num_beams", "1", "--device", "cpu", "--split", "train"]
@@ -54,6 +55,8 @@ def test_a_captioner_another_family_and_a_file(captioner, other, images, tmp_pat
     shown = re.findall(r"<h2>(.*?)</h2>", text)
     assert sorted(shown) == sorted(row["file_name"] for row in rows)
     assert text.count("data:image/jpeg;base64,") == 10 and "too few images for a verdict" in text
+    sides = directions(text)
+    assert all(sides[caption] == {"auto"} for row in rows for caption in row["captions"]), "Arabic too"
     assert "http" not in text.replace("http-equiv", "")
 
 

@@ -38,7 +38,7 @@ SMALL = {
     **dict.fromkeys(("aoanet", "zodiac_aoanet"), RECURRENT),
 }
 # Tables of this library's own, which are not published elsewhere.
-OWN_STUDIES = ("ideas", "low_data", "self_critical")
+OWN_STUDIES = ("ideas", "languages", "low_data", "self_critical")
 # Stands in for Python: "trains" by writing what a seed gives, and fails where the gates are closed too far.
 STUB = """
 import json, sys
@@ -363,7 +363,11 @@ def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, att
         + (f"language_model: {language_model}\n" if "language_model" in arguments else "")
         + (f"model_config: {json.dumps(sizes)}\n" if sizes else "")
         + (f"model: {started}\n" if "model" in arguments else "")
-        + (f"attribute_detector: {attribute_detector}\nmin_word_count: 1\n" if "eta" in name.split("/") else "")
+        + (
+            f"attribute_detector: {attribute_detector}\nmin_word_count: 1\n"
+            if arguments.get("architecture") == "eta"
+            else ""
+        )
         + ("scst_after_epochs: 1\ncross_entropy_batch_size: 10\n" if arguments.get("scst") else "")
     )
     if "model" in arguments:

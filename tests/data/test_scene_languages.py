@@ -8,8 +8,10 @@ import pytest
 from hf_captioners.data import load_captions
 from hf_captioners.data.scene_languages import ACCUSATIVE, DATIVE, LANGUAGES, NOMINATIVE, caption_in
 from hf_captioners.data.scene_world import Group, sample_scene
+from hf_captioners.data.scenes import caption_texts
 from hf_captioners.demo.facts import facts_of_scene
 from hf_captioners.demo.language_facts import facts_in
+from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.metrics.caption_tokenizers import is_without_blanks
 
 
@@ -79,6 +81,45 @@ def test_images_are_those_of_the_english_scenes():
         assert all(map(is_without_blanks, other["captions"])) and one["captions"][0].isascii()
 
 
-def test_an_unknown_language_is_refused():
+def test_texts_of_a_language_are_those_of_training_scenes():
+    texts = list(caption_texts(20, language="de"))
+    assert len(texts) == 100 and all(facts_in("de", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda **given: load_captions("scenes", **given), lambda **given: list(caption_texts(1, **given))]
+)
+def test_an_unknown_language_is_refused(read):
     with pytest.raises(ValueError, match="`language` is 'fr', expected one of en, de, zh, ar"):
-        load_captions("scenes", language="fr")
+        read(language="fr")
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer", "wrong"),
+    [
+        ("en", "ptb", {" red ": " blue "}),
+        ("de", "unicode", {"rot": "blau"}),
+        ("zh", "characters", {"红色": "蓝色"}),
+        ("ar", "unicode", {"أحمر": "أزرق", "حمراء": "زرقاء", "حمراو": "زرقاو"}),
+    ],
+)
+def test_the_metric_reads_the_language_of_the_references(language, tokenizer, wrong):
+    options = {"num_images": {"test": 60}, "image_size": 32, "split": "test", "language": language}
+    references = load_captions("scenes", **options)["captions"]
+
+    def scored(captions):
+        names = ["hf_captioners.demo.language_facts:score_language_facts"]
+        return compute_caption_metrics(captions, references, metrics=names, tokenizer=tokenizer)
+
+    captions = [texts[3] for texts in references]
+    assert scored(captions)["scene_right"] == 1
+    changed = []
+    for caption in captions:
+        for one, other in wrong.items():
+            caption = caption.replace(one, other)
+        changed.append(caption)
+    scores, number = scored(changed), sum(one != other for one, other in zip(captions, changed, strict=True))
+    assert number > 5 and scores["scene_right"] == pytest.approx(1 - number / 60)
+    assert scores["scene_wrong_colour"] == pytest.approx(number / 60) and scores["scene_wrong_shape"] == 0
+    assert scored(captions[1:] + captions[:1])["scene_right"] < 0.1
+    assert scored(["?"] * 60)["scene_wrong_number"] == 1

@@ -18,6 +18,7 @@ from hf_captioners.demo import running
 from hf_captioners.demo.claims import best_run, check_claims, right_claim
 from hf_captioners.demo.experiment import QUICK, Parts, Run, Scale, fine_tune, prepare
 from tests.browser import look_at, open_browser
+from tests.directions import directions
 
 SCENE = "1 small red star left on white"
 RIGHT = ["a red star on the left"] * 10
@@ -140,7 +141,8 @@ def test_page(shown, scenes):
     assert "1.005" in page and "0.805" in page, "means of the two seeds"
     words = [[word for word, _ in demo_page.word_scores(runs[0], parts, index)] for index in range(len(scenes))]
     assert len(re.findall(r'class="word"', page)) == sum(len(row) for row in words)
-    assert scenes[0]["captions"][0].rstrip(".") in page
+    sides = directions(page)
+    assert all(sides[text] == {"auto"} for row in [*words, *scenes["captions"]] for text in row), "Arabic too"
     assert not re.search(r'(src|href)="http', page), "the page must be one file"
 
 

@@ -134,9 +134,10 @@ def test_a_record_outside_of_the_folder_is_not_read(folder, tmp_path_factory):
 
 UNDERLINED = "return [...document.querySelectorAll('.marks mark')].map((one) => one.textContent)"
 PLACES = """const [marks, field] = [document.querySelector('.marks'), document.querySelector('#captions textarea')];
-const names = ['font', 'padding', 'lineHeight', 'width', 'overflowWrap'];
+const names = ['font', 'padding', 'lineHeight', 'width', 'overflowWrap', 'direction', 'textAlign', 'unicodeBidi'];
 const style = (one) => names.map((name) => getComputedStyle(one)[name]);
-return [style(marks), style(field), [marks, field].map((one) => one.getBoundingClientRect().top)]"""
+const texts = [marks.textContent, field.value];
+return [style(marks), style(field), [marks, field].map((one) => one.getBoundingClientRect().top), texts]"""
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -156,8 +157,12 @@ def test_doubtful_words_are_underlined_and_images_ordered_by_doubt(folder, width
             assert page.text("source") == "(from the text file; confidence 0.10)" and not page.is_wide
             doubt = browser.execute_script("return document.querySelector('.doubt').textContent")
             assert doubt == "Doubtful: red 0.20, square 0.30"
-            marks, field, tops = browser.execute_script(PLACES)
-            assert marks == field and tops[0] == tops[1], "the lines lie below the words"
+            for text in ("reddish, a red square", "مربع red في الأعلى."):
+                page.type(text)
+                wait_for(lambda text=text: page.captions == [text])
+                marks, field, tops, texts = browser.execute_script(PLACES)
+                assert marks == field and tops[0] == tops[1] and texts == [text] * 2, "the lines lie below the words"
+            assert "rtl" in field
             page.type("a red circle")
             wait_for(lambda: browser.execute_script(UNDERLINED) == ["red"])
             page.type("a red square")
