@@ -24,13 +24,7 @@ from .inputs_captioning import (
     read_inputs,
     without_padding,
 )
-from .layers_vision import (
-    VisionBackbone,
-    VisionDetector,
-    load_vision_model_for,
-    regions_of_images,
-    supported_attentions,
-)
+from .layers_vision import VisionBackbone, regions_of_images, supported_attentions
 from .losses_captioning import IGNORED_LABEL, CaptionLossMixin
 
 logger = logging.get_logger(__name__)
@@ -242,8 +236,16 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
     def __init__(self, config: CaptioningConfig) -> None:
         super().__init__(config)
-        vision_class = VisionDetector if config.has_detector else VisionBackbone
-        self.vision = vision_class(config) if config.vision_config is not None else None
+        self.vision = None if config.vision_config is None else self.make_vision(config)
+
+    @staticmethod
+    def make_vision(config: CaptioningConfig) -> VisionBackbone:
+        """Build the vision part, a backbone or a detector."""
+        if not config.has_detector:
+            return VisionBackbone(config)
+        from .layers_detector import VisionDetector  # captioners of grids are loaded without it
+
+        return VisionDetector(config)
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -628,6 +630,8 @@ class CaptioningForConditionalGeneration(
         Returns:
             The captioner in evaluation mode; all parts but the vision model are newly initialised.
         """
+        from .loading_vision import load_vision_model_for  # a saved captioner is loaded without it
+
         vision, fields = load_vision_model_for(vision_model, config_fields)
         if tokenizer is not None:
             ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
