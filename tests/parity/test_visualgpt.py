@@ -10,7 +10,7 @@ from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGen
 from tests.variants import slow_unless
 
 from .figures import FIGURES, Figures, variants
-from .m2_code import CodeBase, compare_all, unnoticed_weights, unread
+from .m2_code import CodeBase, compare_all, load_figures, unnoticed_weights, unread
 
 pytestmark = pytest.mark.parity
 
@@ -54,7 +54,7 @@ CODE = CodeBase(build, convert_state_dict, map_key, self_resurrecting_gates, CAN
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_equals_released_code(folder, report_compared):
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     comparison = compare_all(CODE, figures)
     report_compared(comparison.compared)
     assert not comparison.differences, "\n".join(comparison.differences)
@@ -64,7 +64,7 @@ def test_equals_released_code(folder, report_compared):
 
 @pytest.mark.parametrize("folder", slow_unless(lambda folder: folder.endswith(QUICK), FOLDERS))
 def test_every_weight_matters(folder):
-    unnoticed, tried = unnoticed_weights(CODE, Figures.load(folder))
+    unnoticed, tried = unnoticed_weights(CODE, load_figures(folder))
     assert not unnoticed, f"moving these went unnoticed: {unnoticed}"
     assert tried > 20, f"only {tried} weights were tried"
 
@@ -72,7 +72,7 @@ def test_every_weight_matters(folder):
 @pytest.mark.parametrize("folder", [name for name in FOLDERS if (FIGURES / name / "gpt2.safetensors").is_file()])
 def test_decoder_from_gpt2(folder, report_compared):
     """Started from the same GPT-2, the decoder has the weights that the released loader gives it."""
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     sizes = figures.config
     gpt2 = GPT2Model(
         GPT2Config(

@@ -67,12 +67,12 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
             f"{checkpoint} has no `decoder.transformer.wte.weight` and `encoder.fc.weight`, so it is not a checkpoint "
             "of VisualGPT."
         )
-    used, unused, unknown = KEY_MAP.sort(released)
     config = convert_config(
         read_sizes(released, settings),
         attention_on_attention=any(".aoa_layer." in key for key in released),
         **{name: settings[name] for name in VARIANT if name in settings},
     )
+    used, unused, unknown = KEY_MAP.reading(config.cross_levels or ()).sort(released)
     return Released(
         config=config,
         weights=convert_state_dict({key: released[key] for key in used}),
