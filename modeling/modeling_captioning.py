@@ -204,14 +204,16 @@ class CaptioningPreTrainedModel(PreTrainedModel):
 
     def set_attn_implementation(self, attn_implementation: str | dict[str, Any], **kwargs: Any) -> None:
         """Set the attention implementation as in transformers; parts that lack it use eager attention."""
-        if not isinstance(attn_implementation, str):
-            return super().set_attn_implementation(attn_implementation, **kwargs)
-        requested = {"": attn_implementation}
+        requested: dict[str, Any] = {"": attn_implementation}
+        of_vision: Any = attn_implementation
+        if isinstance(attn_implementation, dict):
+            requested, of_vision = dict(attn_implementation), attn_implementation.get("vision_config")
         backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)
-        if backbone is not None:
-            tower = backbone.model.config
-            requested["vision_config"] = supported_attentions(backbone.auto_class, tower, attn_implementation)
+        if backbone is not None and isinstance(of_vision, str):
+            requested["vision_config"] = supported_attentions(backbone.auto_class, backbone.model.config, of_vision)
         super().set_attn_implementation(requested, **kwargs)
+        if isinstance(attn_implementation, dict):
+            return
         for name in self.config.sub_configs.keys() - {"vision_config"}:
             if (part := getattr(self.config, name)) is not None:  # of no submodel, about which transformers would warn
                 part._attn_implementation_internal = self.config._attn_implementation
