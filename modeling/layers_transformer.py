@@ -561,6 +561,3 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
             cross_attentions=cross_weights if output_attentions else None,
             gates=gates if output_gates else None,
         )
-
-
-RegionEncoder, TextDecoder = MultiLevelEncoder, TransformerTextDecoder  # earlier names, for one version

@@ -6,8 +6,7 @@ from functools import cache
 
 from hf_captioners.data.scene_languages import CASES, LANGUAGES
 from hf_captioners.data.scene_world import COLOURS, MAX_COUNT, SHAPES, SIZES, Group
-
-from .facts import Facts
+from hf_captioners.demo.facts import Facts
 
 _THING = "\0"  # stands for a group of objects
 

@@ -9,8 +9,9 @@ from hf_captioners.data import load_captions
 from hf_captioners.data.scene_languages import ACCUSATIVE, DATIVE, LANGUAGES, NOMINATIVE, caption_in
 from hf_captioners.data.scene_world import Group, sample_scene
 from hf_captioners.demo.facts import facts_of_scene
-from hf_captioners.demo.language_facts import facts_in
 from hf_captioners.metrics.caption_tokenizers import is_without_blanks
+
+from .language_facts import facts_in
 
 
 @pytest.mark.parametrize(

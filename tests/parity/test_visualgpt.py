@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, GPT2Config, GPT2Model
 
-from hf_captioners.hub.convert.visualgpt import convert_config, convert_state_dict, map_key
+from hf_captioners.hub.convert.visualgpt import KEY_MAP, convert_config, convert_state_dict
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration, self_resurrecting_gates
 from tests.variants import slow_unless
 
@@ -49,7 +49,7 @@ def build(figures: Figures):
     return model.eval()
 
 
-CODE = CodeBase(build, convert_state_dict, map_key, self_resurrecting_gates, CANNOT_MATTER)
+CODE = CodeBase(build, convert_state_dict, KEY_MAP, self_resurrecting_gates, CANNOT_MATTER)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -91,5 +91,5 @@ def test_decoder_from_gpt2(folder, report_compared):
     )
     ours = model.state_dict()
     for key in sizes["parameters_taken_from_gpt2"]:
-        assert torch.equal(ours[map_key(key)], figures.weights[key]), key
+        assert torch.equal(ours[KEY_MAP(key)], figures.weights[key]), key
     report_compared(sum(figures.weights[key].numel() for key in sizes["parameters_taken_from_gpt2"]))

@@ -130,15 +130,6 @@ def convert_config(
     )
 
 
-def map_key(key: str) -> str | None:
-    """Return this library's name for a released weight name; None if no forward pass reads the weight.
-
-    Raises:
-        KeyError: the code base has no such key.
-    """
-    return KEY_MAP(key)
-
-
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename a released `state_dict`; output projections of cross-attention are transposed.
 
