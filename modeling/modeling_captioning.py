@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -174,8 +175,11 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         transformers skips such modules in code that is not its own, but `_init_weights` initialises the parts of
         layers and encoders by their parents.
         """
-        tensors = [*module.parameters(), *module.buffers()]
-        if tensors and all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors):
+        if getattr(module, "_is_hf_initialized", False):  # every part initialises its own modules before its parent
+            return
+        tensors = chain(module.parameters(), module.buffers())
+        are_loaded = (getattr(tensor, "_is_hf_initialized", False) for tensor in tensors)
+        if next(are_loaded, False) and all(are_loaded):
             module._is_hf_initialized = True  # type: ignore[assignment]
             return
         super()._initialize_weights(module, is_custom_code=False)
