@@ -200,18 +200,6 @@ def list_architectures() -> list[str]:
     return sorted(ARCHITECTURES)
 
 
-def architecture_classes() -> dict[str, list[str]]:
-    """Return the public classes of all models by module name."""
-    classes: dict[str, list[str]] = {}
-    for architecture in (*ARCHITECTURES.values(), *AUXILIARY_MODELS.values()):
-        if architecture.package is not None:
-            continue
-        for kind in architecture.kinds:
-            module = architecture.module(kind).removeprefix("hf_captioners.")
-            classes.setdefault(module, []).append(architecture.prefix + kind)
-    return classes
-
-
 def get_architecture(name: str) -> Architecture:
     """Return an architecture by its name or model type.
 

@@ -30,7 +30,7 @@ from hf_captioners.default_model import default_model, is_default
 from hf_captioners.image_text_processor import ImageTextProcessor as ImageTextProcessor
 from hf_captioners.interfaces import Captioner, Processor
 from hf_captioners.modeling.configuration_captioning import DETECTORS
-from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model, vision_config_of
+from hf_captioners.modeling.loading_vision import TIMM_PREFIX, load_vision_model, vision_config_of
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
 from hf_captioners.names import did_you_mean, listed, near_path
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor

@@ -15,7 +15,7 @@ class AoATransformerConfig(GPT2CaptioningConfig):
             cross_attention_dropout, residual_dropout_on: see `GPT2CaptioningConfig`. The feed-forward layers of the
             language model are not used.
         cross_levels (`list[int]`, *optional*): the encoder level (0-based) that the decoder reads; default: the last.
-            Released code: [2] at any depth.
+            Released code: [2] at any depth. Encoder layers above it are not built.
         aoa_dropout (`float`, defaults to 0.2): rate on the input and on the output of attention on attention.
 
     Raises:

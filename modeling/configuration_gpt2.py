@@ -21,6 +21,7 @@ class GPT2CaptioningConfig(CaptioningConfig):
             default: hidden size / heads.
         encoder_dropout (`float`, defaults to 0.1): rate on the projection and in the layers of the region encoder.
         cross_levels (`list[int]`, *optional*): encoder levels (0-based) that the decoder reads; default: the last.
+            Encoder layers above them are not built.
         cross_attention_dropout (`float`, defaults to 0.2): rate on cross-attention weights (released; not in the
             paper).
         aoa_dropout (`float`, defaults to 0.2): rate inside attention-on-attention blocks.

@@ -43,7 +43,7 @@ class M2TransformerConfig(CaptioningConfig):
             the square root of their number; `"softmax"`: weights over the levels that sum to 1 (the paper's ablation,
             of which neither paper nor code give details).
         cross_levels (`list[int]`, *optional*): levels (0-based) of a meshed decoder; default: all. Released code: the
-            first three at any depth.
+            first three at any depth. Encoder layers above them are not built.
         identity_map_reordering (`bool`, defaults to False): pre-norm encoder layers with a rectified branch, an option
             of the released encoder class that its script never sets.
         position_embedding (`str`, defaults to `"sinusoidal"`): table of positions, see `PositionTable`; saved with the

@@ -45,7 +45,7 @@ class VisualGPTConfig(GPT2CaptioningConfig):
             level weighted by a sigmoid gate (M2).
         cross_levels (`list[int]`, *optional*): encoder levels (0-based) that the decoder reads. Default: all of them
             for `"srau"` and `"meshed"`, the last one otherwise. Released code: always [0, 1, 2], and [2] for the
-            single-level baselines, for any number of encoder layers.
+            single-level baselines, for any number of encoder layers. Layers above these levels are not built.
         srau_threshold (`float`, defaults to 0.2): tau of Eq. 5, in [0, 0.5). The paper tunes it on validation data:
             0.2, 0.2 and 0.3 for 0.1, 0.5 and 1 % of COCO; the released script's default is 0.0, its README passes 0.2.
         normalize_srau (`bool`, defaults to False): divide both gates by their sum (Eq. 6).

@@ -25,7 +25,6 @@ from .layers_transformer import (
     RegionEncoderLayer,
     TransformerTextDecoder,
 )
-from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningForConditionalGeneration, CaptioningPreTrainedModel
 
 logger = logging.get_logger(__name__)
@@ -177,6 +176,8 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         Raises:
             ValueError: if the language model is not a GPT-2, or has fewer layers than `decoder_layers`.
         """
+        from .loading_vision import load_vision_model_for  # a saved captioner is loaded without it
+
         gpt2 = load_gpt2(language_model)
         vision, fields = load_vision_model_for(vision_model, config_fields)
         model = cls(cls.config_class(**(text_fields(gpt2, tokenizer, decoder_layers) | fields)))

@@ -198,8 +198,8 @@ def encode_levels(
 class MultiLevelEncoder(CaptioningEncoder):
     """Encoder of M2 and VisualGPT: `LN(dropout(f(W x)))` of the regions, then layers whose outputs are all levels.
 
-    The configuration has `hidden_size`, `encoder_layers`, `encoder_dropout` and `region_mask_rule`. A subclass sets
-    `activation` and `make_layer`.
+    The configuration has `hidden_size`, `encoder_layers`, `cross_levels`, `encoder_dropout` and `region_mask_rule`. A
+    subclass sets `activation` and `make_layer`. Layers above the levels that the decoder reads are not built.
 
     Attributes:
         activation: f.
@@ -213,7 +213,11 @@ class MultiLevelEncoder(CaptioningEncoder):
         self.input_projection = nn.Linear(config.region_feature_size, config.hidden_size)
         self.input_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
         self.dropout = nn.Dropout(config.encoder_dropout)
-        self.layers = nn.ModuleList([self.make_layer(config) for _ in range(config.encoder_layers)])
+        read = max(config.cross_levels) + 1
+        self.layers = nn.ModuleList([self.make_layer(config) for _ in range(read)])
+        # Checkpoints of earlier versions have weights of the layers above, which nothing has ever read.
+        above = [rf"encoder\.layers\.{index}\." for index in range(read, config.encoder_layers)]
+        self._keys_to_ignore_on_load_unexpected = above
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -557,6 +561,3 @@ class TransformerTextDecoder(CaptioningPreTrainedModel):
             cross_attentions=cross_weights if output_attentions else None,
             gates=gates if output_gates else None,
         )
-
-
-RegionEncoder, TextDecoder = MultiLevelEncoder, TransformerTextDecoder  # earlier names, for one version

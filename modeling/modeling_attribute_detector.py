@@ -11,7 +11,6 @@ from transformers.utils import ModelOutput, can_return_tuple
 from .configuration_attribute_detector import AttributeDetectorConfig
 from .inputs_captioning import read_inputs
 from .layers_attributes import AttributeNetwork, WordScores, attribute_nll, noisy_or
-from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningEncoder, CaptioningPreTrainedModel
 
 
@@ -85,6 +84,8 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
         Raises:
             ValueError: weights of the vision model are missing.
         """
+        from .loading_vision import load_vision_model_for  # a saved detector is loaded without it
+
         vision, fields = load_vision_model_for(vision_model, config_fields)
         detector = cls(cls.config_class(**fields))
         if vision is not None:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -24,13 +25,7 @@ from .inputs_captioning import (
     read_inputs,
     without_padding,
 )
-from .layers_vision import (
-    VisionBackbone,
-    VisionDetector,
-    load_vision_model_for,
-    regions_of_images,
-    supported_attentions,
-)
+from .layers_vision import VisionBackbone, regions_of_images, supported_attentions
 from .losses_captioning import IGNORED_LABEL, CaptionLossMixin
 
 logger = logging.get_logger(__name__)
@@ -180,8 +175,11 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         transformers skips such modules in code that is not its own, but `_init_weights` initialises the parts of
         layers and encoders by their parents.
         """
-        tensors = [*module.parameters(), *module.buffers()]
-        if tensors and all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors):
+        if getattr(module, "_is_hf_initialized", False):  # every part initialises its own modules before its parent
+            return
+        tensors = chain(module.parameters(), module.buffers())
+        are_loaded = (getattr(tensor, "_is_hf_initialized", False) for tensor in tensors)
+        if next(are_loaded, False) and all(are_loaded):
             module._is_hf_initialized = True  # type: ignore[assignment]
             return
         super()._initialize_weights(module, is_custom_code=False)
@@ -210,14 +208,16 @@ class CaptioningPreTrainedModel(PreTrainedModel):
 
     def set_attn_implementation(self, attn_implementation: str | dict[str, Any], **kwargs: Any) -> None:
         """Set the attention implementation as in transformers; parts that lack it use eager attention."""
-        if not isinstance(attn_implementation, str):
-            return super().set_attn_implementation(attn_implementation, **kwargs)
-        requested = {"": attn_implementation}
+        requested: dict[str, Any] = {"": attn_implementation}
+        of_vision: Any = attn_implementation
+        if isinstance(attn_implementation, dict):
+            requested, of_vision = dict(attn_implementation), attn_implementation.get("vision_config")
         backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)
-        if backbone is not None:
-            tower = backbone.model.config
-            requested["vision_config"] = supported_attentions(backbone.auto_class, tower, attn_implementation)
+        if backbone is not None and isinstance(of_vision, str):
+            requested["vision_config"] = supported_attentions(backbone.auto_class, backbone.model.config, of_vision)
         super().set_attn_implementation(requested, **kwargs)
+        if isinstance(attn_implementation, dict):
+            return
         for name in self.config.sub_configs.keys() - {"vision_config"}:
             if (part := getattr(self.config, name)) is not None:  # of no submodel, about which transformers would warn
                 part._attn_implementation_internal = self.config._attn_implementation
@@ -242,8 +242,16 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
     def __init__(self, config: CaptioningConfig) -> None:
         super().__init__(config)
-        vision_class = VisionDetector if config.has_detector else VisionBackbone
-        self.vision = vision_class(config) if config.vision_config is not None else None
+        self.vision = None if config.vision_config is None else self.make_vision(config)
+
+    @staticmethod
+    def make_vision(config: CaptioningConfig) -> VisionBackbone:
+        """Build the vision part, a backbone or a detector."""
+        if not config.has_detector:
+            return VisionBackbone(config)
+        from .layers_detector import VisionDetector  # captioners of grids are loaded without it
+
+        return VisionDetector(config)
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -628,6 +636,8 @@ class CaptioningForConditionalGeneration(
         Returns:
             The captioner in evaluation mode; all parts but the vision model are newly initialised.
         """
+        from .loading_vision import load_vision_model_for  # a saved captioner is loaded without it
+
         vision, fields = load_vision_model_for(vision_model, config_fields)
         if tokenizer is not None:
             ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}

@@ -23,8 +23,6 @@ from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, write_
 from .references import PER_CAPTION
 from .schema import CAPTIONS, IMAGE_ID
 
-# Shares in the papers: VisualGPT 0.1, 0.5 and 1 % (and 5 to 100 % in its Figure 7).
-PUBLISHED_SHARES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 Unit = Literal["caption", "image"]
 
 

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from hf_captioners.loading import load_vision_part
 from hf_captioners.modeling.configuration_captioning import DETECTORS, CaptioningConfig
-from hf_captioners.modeling.layers_vision import VisionBackbone, VisionDetector, region_size_of
+from hf_captioners.modeling.layers_detector import VisionDetector
+from hf_captioners.modeling.layers_vision import VisionBackbone
+from hf_captioners.modeling.loading_vision import region_size_of
 
 from .feature_store import StoreDescription, StoredKind
 from .folding import fold_batch_norms

@@ -164,7 +164,6 @@ def train_captioner(
         from hf_captioners.training.data_arguments import DataArguments
         from hf_captioners.training.running import train_captioner
         from hf_captioners.training.starting import ModelArguments
-
         result = train_captioner(
             ModelArguments(language_model="distilgpt2", vision_model="timm:resnet50.a1_in1k"),
             DataArguments(train_dir="my_images"),
@@ -199,9 +198,8 @@ def train_captioner(
             train_rows, validation_rows, test_rows = _with_attributes(train_rows, validation_rows, test_rows)
         if resume:
             say(f"Resuming from {checkpoint}." if checkpoint else NOTHING_TO_RESUME)
-        further = {"train_dataset": train_rows, "eval_dataset": validation_rows, "callbacks": callbacks}
-        new_trainer = trainer_class(start.training_arguments)
-        trainer = new_trainer(model, start.training_arguments, processing_class=processor, **further)
+        data = {"train_dataset": train_rows, "eval_dataset": validation_rows, "processing_class": processor}
+        trainer = trainer_class(start.training_arguments)(model, start.training_arguments, callbacks=callbacks, **data)
         trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from hf_captioners.data.subsets import PUBLISHED_SHARES, CaptionSubset, draw_subset, released_subset
+from hf_captioners.data.subsets import CaptionSubset, draw_subset, released_subset
 
+# Shares in the papers: VisualGPT 0.1, 0.5 and 1 % (and 5 to 100 % in its Figure 7).
+PUBLISHED_SHARES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 PROCEDURES = Path(__file__).parents[1] / "parity" / "fixtures" / "visualgpt_procedures" / "procedures.json"
 
 

@@ -115,6 +115,8 @@ class WaitChecks(CaptionerCase):
     """A GPU is waited for once in a training forward, and once in each step of a search."""
 
     STEPS, BESIDES = 6, 8
+    # Waits of the vision part in code of its library.
+    waits_of_vision = 0
 
     @pytest.mark.parametrize(("way_in", "captions"), [("pixels", 1), ("regions", 3)])
     def test_training_forward_waits_once(self, model, way_in, captions):
@@ -123,7 +125,8 @@ class WaitChecks(CaptionerCase):
         labels = put(self.labels(model, rows=captions * IMAGES))
         with pretended_device() as device:
             model(**inputs, labels=labels).loss.backward()
-        assert sum(device.waits.values()) == 1 and not device.copies, (device.waits, device.copies)
+        expected = 1 + (self.waits_of_vision if way_in == "pixels" else 0)
+        assert sum(device.waits.values()) == expected and not device.copies, (device.waits, device.copies)
 
     @both_inputs
     def test_a_search_waits_once_a_step(self, model, way_in):
@@ -132,7 +135,8 @@ class WaitChecks(CaptionerCase):
         options = {"num_beams": 3, "min_new_tokens": self.STEPS, "max_new_tokens": self.STEPS}
         with pretended_device() as device:
             tokens = model.generate(**inputs, **options)
-        assert is_there(tokens) and sum(device.waits.values()) <= self.STEPS + self.BESIDES, device.waits
+        allowed = self.STEPS + self.BESIDES + (self.waits_of_vision if way_in == "pixels" else 0)
+        assert is_there(tokens) and sum(device.waits.values()) <= allowed, device.waits
         if way_in == "pixels":
             return
         with pretended_device() as longer:

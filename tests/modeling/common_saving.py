@@ -220,6 +220,11 @@ class FreshProcessChecks(CaptionerCase):
         assert all(name.startswith("transformers_modules.") for name in fresh_process["without"]["modules"])
         assert all(name.startswith(f"{self.package}.") for name in fresh_process["with"]["modules"])
 
+    def test_loading_runs_only_what_the_captioner_needs(self, fresh_process, model):
+        """No code that loads pretrained vision models, and that of detectors only for a captioner with a detector."""
+        assert "loading_vision" not in fresh_process["executed"]
+        assert ("layers_detector" in fresh_process["executed"]) == model.config.has_detector
+
     @both_inputs
     @pytest.mark.parametrize("package", ["with", "without"])
     def test_fresh_process_gives_equal_logits(self, fresh_process, model, package, way_in):

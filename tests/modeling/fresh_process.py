@@ -59,6 +59,7 @@ captioner = pipeline(model=checkpoint, trust_remote_code=True)
 results["without"]["pipeline"] = captioner(image, max_new_tokens=6)
 studies = [[image, image.transpose(Image.Transpose.ROTATE_90)], [image]]
 results["without"]["studies"] = captioner(studies, batch_size=2, max_new_tokens=6)
+results["executed"] = {name.rpartition(".")[2] for name in sys.modules if name.startswith("transformers_modules.")}
 results["imported"] = sorted(name for name in sys.modules if name.partition(".")[0] in ("hf_captioners", "modeling"))
 
 sys.meta_path.remove(absent)

@@ -1,6 +1,7 @@
 """Reference: `generate()` of transformers on the same weights."""
 
 import copy
+from functools import cache
 from typing import Any
 
 import torch
@@ -9,13 +10,19 @@ from transformers import GenerationMixin
 from hf_captioners.modeling.generation_captioning import CaptionGenerationMixin
 
 
-def stock(model: Any) -> Any:
-    """Return a captioner that shares the weights and has transformers' version of every overridden method."""
+@cache
+def stock_class(captioner: type) -> type:
+    """Return a subclass of a captioner's class with transformers' version of every overridden method."""
     overridden = [name for name in vars(CaptionGenerationMixin) if name in vars(GenerationMixin)]
     methods = {name: vars(GenerationMixin)[name] for name in overridden if not name.startswith("__")}
     assert {"_expand_inputs_for_generation", "_beam_search"} <= methods.keys()
+    return type(f"Stock{captioner.__name__}", (captioner,), methods)
+
+
+def stock(model: Any) -> Any:
+    """Return a captioner that shares the weights and generates as transformers does."""
     twin = copy.copy(model)
-    twin.__class__ = type(f"Stock{type(model).__name__}", (type(model),), methods)
+    twin.__class__ = stock_class(type(model))
     return twin
 
 

@@ -23,13 +23,9 @@ from transformers import (
 
 from hf_captioners.features.extraction import DetectorExtractor, GridExtractor
 from hf_captioners.modeling.configuration_captioning import CaptioningConfig
-from hf_captioners.modeling.layers_vision import (
-    VisionDetector,
-    corners,
-    finest_level,
-    load_vision_model,
-    not_suppressed,
-)
+from hf_captioners.modeling.layers_detector import VisionDetector, corners, finest_level, not_suppressed
+from hf_captioners.modeling.layers_vision import VisionBackbone
+from hf_captioners.modeling.loading_vision import load_detector_model, load_vision_model
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor, CaptioningImageProcessorFast
 from hf_captioners.processing.processing_captioning import CaptioningProcessor
 from tests.comparisons import assert_computed_alike
@@ -289,8 +285,6 @@ def test_models_that_are_no_detectors(tmp_path):
     with pytest.raises(ValueError, match="lacks .* weights of a 'yolos' detector"):
         load_vision_model(str(tmp_path / "trunk"))
     with pytest.raises(ValueError, match="is a 'pp_ocrv5_mobile_det' model, which has no queries"):
-        from hf_captioners.modeling.layers_vision import load_detector_model
-
         load_detector_model("somewhere", "pp_ocrv5_mobile_det")
 
 
@@ -298,8 +292,6 @@ def test_masks_that_cannot_be():
     part, _ = make_part("detr")
     with pytest.raises(ValueError, match=r"`pixel_mask` has the shape \(2, 8, 8\), expected \(2, 64, 64\)"):
         part(torch.zeros(2, 3, SIDE, SIDE), torch.ones(2, 8, 8))
-    from hf_captioners.modeling.layers_vision import VisionBackbone
-
     grid = VisionBackbone(CaptioningConfig(vision_config=ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])))
     with pytest.raises(ValueError, match="`pixel_mask` has the shape .* a grid covers the whole image"):
         grid(torch.zeros(2, 3, SIDE, SIDE), torch.ones(2, SIDE, SIDE))

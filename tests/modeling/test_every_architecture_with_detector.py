@@ -20,6 +20,8 @@ DETECTOR: dict[str, Any] = {
     **{"model_type": "detr", **DETR, "d_model": FEATURE_SIZE, "dropout": 0.0},
     "backbone_config": {**RESNET, "out_features": ["stage2"]},
 }
+# In encoder and decoder, `create_bidirectional_mask` of transformers reads whether DETR's mask hides anything.
+WAITS = 2
 # Checks of the vision part of the other tests, a ViT, that do not apply to this detector, with the reason.
 NOT_APPLICABLE = {
     "test_boxes_stay_in_float32": "in bfloat16, boxes are those that the detector computes",
@@ -54,4 +56,6 @@ for name, architecture in sorted(ARCHITECTURES.items()):
     title = f"Test{architecture.prefix}WithDetector"
     known = {check for base in bases for check in dir(base) if check.startswith("test_")}
     left_out = set(NOT_APPLICABLE) if name == COMPLETE else known - OF_IMAGES
-    globals()[title] = type(title, bases, {"vision": DETECTOR, "__module__": __name__, **dict.fromkeys(left_out)})
+    globals()[title] = type(
+        title, bases, {"vision": DETECTOR, "waits_of_vision": WAITS, "__module__": __name__, **dict.fromkeys(left_out)}
+    )

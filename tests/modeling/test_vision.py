@@ -13,7 +13,8 @@ from transformers import (
 )
 
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
-from hf_captioners.modeling.layers_vision import VisionBackbone, grid_boxes, load_vision_model, token_grid
+from hf_captioners.modeling.layers_vision import VisionBackbone, grid_boxes, token_grid
+from hf_captioners.modeling.loading_vision import load_vision_model
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from tests.comparisons import assert_computed_alike
 

@@ -7,7 +7,7 @@ from hf_captioners.hub.convert.aoa_transformer import KEY_MAP, convert_config, c
 from hf_captioners.modeling.modeling_aoa_transformer import AoATransformerForConditionalGeneration
 
 from .figures import Comparison, Figures, variants
-from .m2_code import CodeBase, compare_all, gated_inputs, slow_but_first, unnoticed_weights, unread
+from .m2_code import CodeBase, compare_all, gated_inputs, load_figures, slow_but_first, unnoticed_weights, unread
 
 pytestmark = pytest.mark.parity
 
@@ -40,7 +40,7 @@ def compare_encoder_gates(comparison: Comparison, figures: Figures, model) -> No
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_equals_released_code(folder, report_compared):
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     comparison = compare_all(CODE, figures)
     compare_encoder_gates(comparison, figures, build(figures))
     report_compared(comparison.compared)
@@ -51,6 +51,6 @@ def test_equals_released_code(folder, report_compared):
 
 @pytest.mark.parametrize("folder", slow_but_first(FOLDERS))
 def test_every_weight_matters(folder):
-    unnoticed, tried = unnoticed_weights(CODE, Figures.load(folder))
+    unnoticed, tried = unnoticed_weights(CODE, load_figures(folder))
     assert not unnoticed, f"moving these went unnoticed: {unnoticed}"
     assert tried > 20, f"only {tried} weights were tried"

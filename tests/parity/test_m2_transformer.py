@@ -7,7 +7,7 @@ from hf_captioners.hub.convert.m2_transformer import KEY_MAP, convert_config, co
 from hf_captioners.modeling.modeling_m2_transformer import M2TransformerForConditionalGeneration
 
 from .figures import Figures, variants
-from .m2_code import CodeBase, compare_all, slow_but_first, unnoticed_weights, unread
+from .m2_code import CodeBase, compare_all, load_figures, slow_but_first, unnoticed_weights, unread
 
 pytestmark = pytest.mark.parity
 
@@ -37,7 +37,7 @@ def code_of(figures: Figures) -> CodeBase:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_equals_released_code(folder, report_compared):
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     comparison = compare_all(code_of(figures), figures)
     report_compared(comparison.compared)
     assert not comparison.differences, "\n".join(comparison.differences)
@@ -47,7 +47,7 @@ def test_equals_released_code(folder, report_compared):
 
 @pytest.mark.parametrize("folder", slow_but_first(FOLDERS))
 def test_every_weight_matters(folder):
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     unnoticed, tried = unnoticed_weights(code_of(figures), figures)
     assert not unnoticed, f"moving these went unnoticed: {unnoticed}"
     assert tried > 20, f"only {tried} weights were tried"

@@ -5,6 +5,8 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.hub.convert import transformer as converter
+from hf_captioners.hub.convert.key_maps import M2_DECODER, M2_STATE, KeyMap
+from hf_captioners.modeling.configuration_transformer import CaptioningTransformerConfig
 from hf_captioners.modeling.modeling_transformer import CaptioningTransformerForConditionalGeneration
 from hf_captioners.modeling.search_captioning import TRIGRAM_PENALTY
 
@@ -20,6 +22,62 @@ CANNOT_MATTER = {
 }
 
 
+# Names and sizes of the decoder without a mesh in the M2 code (github.com/Vision-CAIR/VisualGPT at d4419be), of which
+# no checkpoint was released.
+M2_KEY_MAP = KeyMap(
+    "the M2 code",
+    (
+        (r"encoder\.fc\.(\w+)", r"model.encoder.projection.linear.\1"),
+        (r"encoder\.layer_norm\.(\w+)", r"model.encoder.projection.norm.\1"),
+        (
+            r"encoder\.layers\.(\d+)\.mhatt\.attention\.fc_([qkvo])\.(\w+)",
+            r"model.encoder.layers.\1.self_attn.\2_proj.\3",
+        ),
+        (r"encoder\.layers\.(\d+)\.mhatt\.layer_norm\.(\w+)", r"model.encoder.layers.\1.self_attn_residual.norm.\2"),
+        (r"encoder\.layers\.(\d+)\.pwff\.(fc[12])\.(\w+)", r"model.encoder.layers.\1.feed_forward.\2.\3"),
+        (r"encoder\.layers\.(\d+)\.pwff\.layer_norm\.(\w+)", r"model.encoder.layers.\1.feed_forward_residual.norm.\2"),
+        *M2_DECODER,
+    ),
+    unused=(*M2_STATE, r"decoder\.layers\.\d+\.(fc_alpha\d|Layer_norm)\.\w+"),
+)
+
+
+def convert_m2_style_config(sizes):
+    """Build the configuration of a Transformer in the M2 code: no memory slots, last encoder level only.
+
+    Args:
+        sizes: `d_model`, `n_head`, `d_k`, `d_v`, `d_ff`, `d_in`, `encoder_layers`, `decoder_layers`, `vocab_size`,
+            `decoder_max_len`, `bos_token_id`, `eos_token_id`, `pad_token_id`; optionally `layer_norm_epsilon`.
+    """
+    ids = {key: sizes[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return CaptioningTransformerConfig(
+        vocab_size=sizes["vocab_size"],
+        hidden_size=sizes["d_model"],
+        num_attention_heads=sizes["n_head"],
+        key_dim=sizes["d_k"],
+        value_dim=sizes["d_v"],
+        ffn_dim=sizes["d_ff"],
+        encoder_layers=sizes["encoder_layers"],
+        decoder_layers=sizes["decoder_layers"],
+        region_feature_size=sizes["d_in"],
+        max_position_embeddings=sizes["decoder_max_len"] + 1,
+        norm_first=False,
+        norm_type="layer",
+        norm_eps=sizes.get("layer_norm_epsilon", 1e-5),
+        region_norm="layer",
+        region_dropout=0.1,
+        attention_dropout=0.0,
+        embedding_dropout=0.0,
+        scale_embedding=False,
+        position_embedding="noise",
+        first_position=1,
+        output_bias=False,
+        region_mask_rule="zero_projected_sum",
+        token_mask_rule="pad_id",
+        **ids,
+    )
+
+
 def load(config, weights, may_lack=frozenset()):
     """Build a captioner from a configuration, with converted weights."""
     model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
@@ -30,11 +88,11 @@ def load(config, weights, may_lack=frozenset()):
 
 
 def build_m2_style(figures: Figures):
-    config = converter.convert_m2_style_config(figures.config)
-    return load(config, converter.M2_KEY_MAP.rename(figures.weights))
+    config = convert_m2_style_config(figures.config)
+    return load(config, M2_KEY_MAP.rename(figures.weights))
 
 
-M2_CODE = CodeBase(build_m2_style, converter.M2_KEY_MAP.rename, converter.M2_KEY_MAP, cannot_matter=CANNOT_MATTER)
+M2_CODE = CodeBase(build_m2_style, M2_KEY_MAP.rename, M2_KEY_MAP, cannot_matter=CANNOT_MATTER)
 
 
 @pytest.mark.parametrize("folder", M2_STYLE)

@@ -5,12 +5,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, GPT2Config, GPT2Model
 
-from hf_captioners.hub.convert.visualgpt import convert_config, convert_state_dict, map_key
+from hf_captioners.hub.convert.visualgpt import KEY_MAP, convert_config, convert_state_dict
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration, self_resurrecting_gates
 from tests.variants import slow_unless
 
 from .figures import FIGURES, Figures, variants
-from .m2_code import CodeBase, compare_all, unnoticed_weights, unread
+from .m2_code import CodeBase, compare_all, load_figures, unnoticed_weights, unread
 
 pytestmark = pytest.mark.parity
 
@@ -49,12 +49,12 @@ def build(figures: Figures):
     return model.eval()
 
 
-CODE = CodeBase(build, convert_state_dict, map_key, self_resurrecting_gates, CANNOT_MATTER)
+CODE = CodeBase(build, convert_state_dict, KEY_MAP, self_resurrecting_gates, CANNOT_MATTER)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_equals_released_code(folder, report_compared):
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     comparison = compare_all(CODE, figures)
     report_compared(comparison.compared)
     assert not comparison.differences, "\n".join(comparison.differences)
@@ -64,7 +64,7 @@ def test_equals_released_code(folder, report_compared):
 
 @pytest.mark.parametrize("folder", slow_unless(lambda folder: folder.endswith(QUICK), FOLDERS))
 def test_every_weight_matters(folder):
-    unnoticed, tried = unnoticed_weights(CODE, Figures.load(folder))
+    unnoticed, tried = unnoticed_weights(CODE, load_figures(folder))
     assert not unnoticed, f"moving these went unnoticed: {unnoticed}"
     assert tried > 20, f"only {tried} weights were tried"
 
@@ -72,7 +72,7 @@ def test_every_weight_matters(folder):
 @pytest.mark.parametrize("folder", [name for name in FOLDERS if (FIGURES / name / "gpt2.safetensors").is_file()])
 def test_decoder_from_gpt2(folder, report_compared):
     """Started from the same GPT-2, the decoder has the weights that the released loader gives it."""
-    figures = Figures.load(folder)
+    figures = load_figures(folder)
     sizes = figures.config
     gpt2 = GPT2Model(
         GPT2Config(
@@ -91,5 +91,5 @@ def test_decoder_from_gpt2(folder, report_compared):
     )
     ours = model.state_dict()
     for key in sizes["parameters_taken_from_gpt2"]:
-        assert torch.equal(ours[map_key(key)], figures.weights[key]), key
+        assert torch.equal(ours[KEY_MAP(key)], figures.weights[key]), key
     report_compared(sum(figures.weights[key].numel() for key in sizes["parameters_taken_from_gpt2"]))

@@ -54,10 +54,10 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         raise ValueError(
             f"{checkpoint} has no `{'` and `'.join(needed)}`, so it is not a checkpoint of the AoA Transformer."
         )
-    used, unused, unknown_keys = KEY_MAP.sort(released)
-    levels = {"cross_levels": settings.get("cross_levels", [RELEASED_LEVEL])}
+    levels = settings.get("cross_levels", [RELEASED_LEVEL])
+    used, unused, unknown_keys = KEY_MAP.reading(levels).sort(released)
     return Released(
-        config=convert_config(read_gpt2_sizes(released, settings) | levels),
+        config=convert_config(read_gpt2_sizes(released, settings) | {"cross_levels": levels}),
         weights=convert_state_dict({key: released[key] for key in used}),
         vocabulary="gpt2",
         unused=unused,

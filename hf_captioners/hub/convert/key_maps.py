@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -41,6 +41,11 @@ class KeyMap:
             KeyError: the code base has no such name.
         """
         return {name: tensor for key, tensor in released.items() if (name := self(key)) is not None}
+
+    def reading(self, levels: Iterable[int]) -> "KeyMap":
+        """Return the map for a decoder that reads these levels of an M2 encoder: layers above them are unused."""
+        read = "|".join(map(str, range(max(levels) + 1)))
+        return replace(self, unused=(*self.unused, rf"encoder\.layers\.(?!(?:{read})\.).*"))
 
     def sort(self, keys: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
         """Sort weight names into used, unused and unknown ones."""

@@ -54,9 +54,10 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
             f"{checkpoint} has no `decoder.word_emb.weight` and `decoder.layers.0.fc_alpha1.weight`, so it is not a "
             "checkpoint of the M2 Transformer."
         )
-    used, unused, unknown_keys = KEY_MAP.sort(released)
+    config = convert_config(read_sizes(released, settings))
+    used, unused, unknown_keys = KEY_MAP.reading(config.cross_levels or ()).sort(released)
     return Released(
-        config=convert_config(read_sizes(released, settings)),
+        config=config,
         weights=convert_state_dict({key: released[key] for key in used}),
         vocabulary="m2",
         unused=unused,

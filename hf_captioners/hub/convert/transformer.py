@@ -1,8 +1,7 @@
 """Conversion of Transformers: `model.pth` with `infos*.pkl` of ImageCaptioning.pytorch (and of ZoDIAC, whose baseline
-it is), and the weights of M2's code without memory and mesh.
+it is).
 
-Sources: github.com/ruotianluo/ImageCaptioning.pytorch, github.com/zanyarz/zodiac; the decoder without a mesh in the
-M2 code: github.com/Vision-CAIR/VisualGPT at d4419be, of which no checkpoint was released.
+Sources: github.com/ruotianluo/ImageCaptioning.pytorch, github.com/zanyarz/zodiac.
 """
 
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from hf_captioners.modeling.configuration_transformer import CaptioningTransform
 
 from .infos_files import Infos, find_infos, read_infos
 from .key_maps import (
-    M2_DECODER,
-    M2_STATE,
     KeyMap,
     count_layers,
     norm_names,
@@ -43,23 +40,6 @@ RENAMES = (
 # `pe`: 5,000 sinusoids; the others are created by a base class.
 UNUSED = (r"model\.tgt_embed\.1\.pe", r"(embed|fc_embed|core|logit|ctx2att)\..*")
 REGION_NORM = {0: "none", 1: "batch_input", 2: "batch"}
-
-M2_KEY_MAP = KeyMap(
-    "the M2 code",
-    (
-        (r"encoder\.fc\.(\w+)", r"model.encoder.projection.linear.\1"),
-        (r"encoder\.layer_norm\.(\w+)", r"model.encoder.projection.norm.\1"),
-        (
-            r"encoder\.layers\.(\d+)\.mhatt\.attention\.fc_([qkvo])\.(\w+)",
-            r"model.encoder.layers.\1.self_attn.\2_proj.\3",
-        ),
-        (r"encoder\.layers\.(\d+)\.mhatt\.layer_norm\.(\w+)", r"model.encoder.layers.\1.self_attn_residual.norm.\2"),
-        (r"encoder\.layers\.(\d+)\.pwff\.(fc[12])\.(\w+)", r"model.encoder.layers.\1.feed_forward.\2.\3"),
-        (r"encoder\.layers\.(\d+)\.pwff\.layer_norm\.(\w+)", r"model.encoder.layers.\1.feed_forward_residual.norm.\2"),
-        *M2_DECODER,
-    ),
-    unused=(*M2_STATE, r"decoder\.layers\.\d+\.(fc_alpha\d|Layer_norm)\.\w+"),
-)
 
 
 def key_map(
@@ -194,39 +174,3 @@ def convert_state_dict(released: Mapping[str, Tensor], use_bn: int = 0) -> dict[
         KeyError: the code base has no such weight.
     """
     return key_map(use_bn).rename(released)
-
-
-def convert_m2_style_config(sizes: Mapping[str, Any]) -> CaptioningTransformerConfig:
-    """Build the configuration of a Transformer in the M2 code: no memory slots, last encoder level only.
-
-    Args:
-        sizes: `d_model`, `n_head`, `d_k`, `d_v`, `d_ff`, `d_in`, `encoder_layers`, `decoder_layers`, `vocab_size`,
-            `decoder_max_len`, `bos_token_id`, `eos_token_id`, `pad_token_id`; optionally `layer_norm_epsilon`.
-    """
-    ids = {key: sizes[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    return CaptioningTransformerConfig(
-        vocab_size=sizes["vocab_size"],
-        hidden_size=sizes["d_model"],
-        num_attention_heads=sizes["n_head"],
-        key_dim=sizes["d_k"],
-        value_dim=sizes["d_v"],
-        ffn_dim=sizes["d_ff"],
-        encoder_layers=sizes["encoder_layers"],
-        decoder_layers=sizes["decoder_layers"],
-        region_feature_size=sizes["d_in"],
-        max_position_embeddings=sizes["decoder_max_len"] + 1,
-        norm_first=False,
-        norm_type="layer",
-        norm_eps=sizes.get("layer_norm_epsilon", 1e-5),
-        region_norm="layer",
-        region_dropout=0.1,
-        attention_dropout=0.0,
-        embedding_dropout=0.0,
-        scale_embedding=False,
-        position_embedding="noise",
-        first_position=1,
-        output_bias=False,
-        region_mask_rule="zero_projected_sum",
-        token_mask_rule="pad_id",
-        **ids,
-    )

@@ -67,12 +67,12 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
             f"{checkpoint} has no `decoder.transformer.wte.weight` and `encoder.fc.weight`, so it is not a checkpoint "
             "of VisualGPT."
         )
-    used, unused, unknown = KEY_MAP.sort(released)
     config = convert_config(
         read_sizes(released, settings),
         attention_on_attention=any(".aoa_layer." in key for key in released),
         **{name: settings[name] for name in VARIANT if name in settings},
     )
+    used, unused, unknown = KEY_MAP.reading(config.cross_levels or ()).sort(released)
     return Released(
         config=config,
         weights=convert_state_dict({key: released[key] for key in used}),
@@ -128,15 +128,6 @@ def convert_config(
         attention_on_attention=attention_on_attention,
         **gpt2_fields(sizes),
     )
-
-
-def map_key(key: str) -> str | None:
-    """Return this library's name for a released weight name; None if no forward pass reads the weight.
-
-    Raises:
-        KeyError: the code base has no such key.
-    """
-    return KEY_MAP(key)
 
 
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
