@@ -48,6 +48,8 @@ families = pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES]
 )
 fast_families = pytest.mark.parametrize("family", FAST)
+# Two computations of one detector differ by this much: sampling at offsets amplifies rounding layer by layer.
+ROUNDING = 1e-5
 SCORING = Path(__file__).parents[1] / "hub" / "scoring_process.py"
 
 
@@ -94,8 +96,8 @@ def test_regions_are_the_detections_of_the_detector(family):
     assert found.region_features.shape == (2, QUERIES, states.shape[-1]) and found.region_mask.all()
     for row, detections in enumerate(own):
         order = detections["scores"].argsort(descending=True)
-        assert_close(found.region_scores[row], detections["scores"][order], atol=1e-6)
-        assert_close(found.region_boxes[row], detections["boxes"][order].clamp(0, 1), atol=1e-6)
+        assert_close(found.region_scores[row], detections["scores"][order], atol=ROUNDING)
+        assert_close(found.region_boxes[row], detections["boxes"][order].clamp(0, 1), atol=ROUNDING)
         assert torch.equal(found.region_labels[row], detections["labels"][order])
         boxes = corners(outputs.pred_boxes[row]).clamp(0, 1)
         queries = [int((boxes - box).abs().sum(1).argmin()) for box in found.region_boxes[row]]
@@ -164,7 +166,7 @@ def test_the_vision_part_is_exported(family):
     found, expected = exported(pixels), part(pixels)
     assert torch.equal(found["region_mask"], expected["region_mask"])
     for name in ("region_features", "region_boxes"):
-        assert_computed_alike(found[name], expected[name])
+        assert_computed_alike(found[name], expected[name], ROUNDING)
 
 
 @families

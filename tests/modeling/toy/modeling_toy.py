@@ -40,6 +40,7 @@ class ToyPreTrainedModel(CaptioningPreTrainedModel):
 
     config: ToyConfig
     _no_split_modules = ["ToyLayer", "VisionBackbone"]
+    _supports_flex_attn = False  # its masks have no form for memory slots
 
 
 def inside(boxes: Tensor | None, views: Tensor | None, features: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class ToyEncoder(ToyPreTrainedModel, CaptioningEncoder):
         attended, weights = self.self_attn(projected, projected, mask)
         hidden = self.norm(projected + attended + self.related(relations @ projected))
         if attribute_ids is None:
-            attribute_ids = torch.full((len(hidden), 1), self.config.num_attributes, device=hidden.device)
+            attribute_ids = torch.full((hidden.shape[0], 1), self.config.num_attributes, device=hidden.device)
         return ToyEncoderOutput(
             last_hidden_state=hidden,
             region_mask=regions.region_mask,
@@ -159,7 +160,8 @@ class ToyDecoder(ToyPreTrainedModel, TransformerTextDecoder):
         """Return the sums of `entries` `[B * K, T, D]` over all tokens up to each one; they are kept in the cache."""
         sums = entries.cumsum(1)
         before = None if cache is None else cache.record(index, "sums")
-        sums = sums if before is None else sums + before[:, -1:]
+        # An exported program begins with a record of no token, whose sum is 0.
+        sums = sums if before is None else sums + before[:, -1:].sum(1, keepdim=True)
         if cache is not None:
             cache.append(index, "sums", sums)
         return sums
