@@ -94,7 +94,10 @@ class Study:
     measure: str = "scene_right"
 
 
-SIZE = "Drawn images, small captioners and few training steps, with a vision model that was trained on such images."
+SIZE = (
+    "photographs, or captioners of the size of the paper. These are small and learn in few steps from drawn images, "
+    "with a vision model that was trained on such images."
+)
 SEARCH_SEED = 100
 STUDIES = (
     Study(
@@ -104,13 +107,13 @@ STUDIES = (
         "They report that both are better than models without attention, and that hard attention is the better one.",
         (
             Comparison(
-                "soft attention to 4 x 4 cells",
+                "soft attention to 4 x 4 cells against one pooled region",
                 "soft attention",
                 "one pooled region",
                 "Flickr8k, Table 1: BLEU-3 29.9, Google NIC without attention 27",
             ),
             Comparison(
-                "hard attention",
+                "hard against soft attention",
                 "hard attention",
                 "soft attention",
                 "Flickr8k, Table 1: BLEU-4 21.3 against 19.5, METEOR 20.3 against 18.9",
@@ -318,7 +321,7 @@ def section(study: Study, results: dict[str, Any] | None) -> list[str]:
 def other_figures(runs: Sequence[dict[str, Any]], measure: str) -> list[str]:
     """Format the table of the other figures of each row, with the searched learning rates and the training time."""
     lines = columns(
-        "row", "CIDEr-D", *(f"wrong {name}" for name in ERRORS), "learning rate", "searched", "minutes a run"
+        "row", "CIDEr-D", *(f"wrong {name}" for name in ERRORS), "learning rate", "validation by rate", "minutes a run"
     )
     for row in dict.fromkeys(run["row"] for run in reported(runs)):
         its = [run for run in reported(runs) if run["row"] == row]
@@ -390,9 +393,10 @@ def figure(studies: Sequence[tuple[Study, Sequence[Difference]]]) -> str:
     for place, (study, one) in enumerate(rows):
         low, high = (100 * end for end in one.interval)
         axes.plot([low, high], [place, place], color=colours[one.verdict], linewidth=2)
-        axes.plot(100 * one.mean, place, "o", color=colours[one.verdict])
+        mean = 100 * one.mean
+        axes.plot(mean, place, "o", color=colours[one.verdict])
         axes.plot([100 * study.smallest_effect] * 2, [place - 0.3, place + 0.3], ":", color="black", linewidth=1)
-        axes.annotate(one.verdict, (high, place), (6, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(one.verdict, (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=8)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [f"{one.comparison.idea}" for _, one in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -18,7 +18,11 @@ def shell(figures: dict) -> list[str]:
     """Format the commands of a result as a code block; [] without commands."""
     if not figures["commands"]:
         return []
-    return ["Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):", "", "```bash", *commands(figures), "```", ""]
+    lines = commands(figures)
+    folder = (
+        " (`HF_CAPTIONERS_DATA_DIR` is the data folder)" if "HF_CAPTIONERS_DATA_DIR" in figures["commands"] else ""
+    )
+    return [f"Commands{folder}:", "", "```bash", *lines, "```", ""]
 
 
 def commands(figures: dict) -> list[str]:

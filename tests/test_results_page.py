@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_captioners.reproduce.recipe import RECIPES
+from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent
 from tests.robustness.attacks import APART, ATTACKS
 from tests.tiny_families import FAMILIES
 
@@ -97,6 +97,19 @@ def test_the_page_of_claims_is_written_from_the_committed_results(monkeypatch):
         assert sum(page.count(f"**{word}** |") for word in ("held", "not held", "undecided")) == sum(
             len(found) for _, found in measured
         )
+
+
+def test_verify_compares_with_the_committed_figures():
+    for study in ("attention",):
+        runs = json.loads((ROOT / "benchmarks" / "results" / f"ideas_{study}.json").read_text())["runs"]
+        for recipe in Recipe.load_rows(RECIPES / "ideas" / f"{study}.yaml"):
+            published = recipe.published
+            its = [run["figures"] for run in runs if run["row"] == published.row and run["seed"] in published.seeds]
+            assert len(its) == len(published.seeds)
+            (regime,) = published.regimes.values()
+            assert set(regime.measured) == {"cider_d", "scene_right"}
+            for name, figures in regime.measured.items():
+                assert figures == [round(value, 2) for value in in_percent([run[name] for run in its])], recipe.path
 
 
 def test_verdicts_follow_the_interval(monkeypatch):
