@@ -405,7 +405,7 @@ def figure(studies: Sequence[tuple[Study, Sequence[Difference]]]) -> str:
     axes.set_xlabel(label, fontsize=8)
     axes.tick_params(labelsize=8)
     buffer = StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "claims"}):
+    with matplotlib.rc_context({"svg.hashsalt": "claims", "svg.fonttype": "path"}):
         drawing.savefig(buffer, format="svg", metadata={"Date": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 

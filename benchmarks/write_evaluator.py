@@ -177,7 +177,7 @@ def figure(results: dict[str, Any]) -> str:
         axes.tick_params(labelsize=8)
         axes.grid(axis="x", alpha=0.3)
     buffer = StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "evaluator"}):
+    with matplotlib.rc_context({"svg.hashsalt": "evaluator", "svg.fonttype": "path"}):
         drawing.savefig(buffer, format="svg", metadata={"Date": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 

@@ -107,7 +107,7 @@ def test_attributes_and_gate(explainable, images, scenes):
     assert len(cells) == 1
     np.testing.assert_allclose(cells[0], attributes.weights, atol=1e-6)
     page = render_page({"a": explanation})
-    assert all(f"<th>{word}</th>" in page for word in attributes.words)
+    assert all(f"<th><bdi>{word}</bdi></th>" in page for word in attributes.words)
     assert page.count("<td style") == words * len(attributes.words)
     assert explanation.intensities is None
 

@@ -10,7 +10,7 @@ from tests.modeling.common_saving import run_fresh_process
 
 from .captioner_cases import NAMES, save_captioner
 
-MAX_FILES_OF_CODE = 20
+MAX_FILES_OF_CODE = 22  # code of detectors and of pretrained backbones has files of its own, which are imported on use
 
 
 @pytest.mark.parametrize("name", NAMES)
