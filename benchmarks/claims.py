@@ -233,7 +233,7 @@ class Difference:
 
 
 def reported(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs that are reported, without those of the search for learning rates."""
+    """Leave out the runs that searched for learning rates; all others are reported."""
     return [run for run in runs if run["seed"] != SEARCH_SEED]
 
 

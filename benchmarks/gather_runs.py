@@ -29,7 +29,8 @@ def gather(path: Path) -> dict | None:
     kept = ("table", "row", "regime", "seed", "seconds", "figures")
     run = {name: result[name] for name in kept if name in result}  # an interrupted run has no time
     arguments = result["arguments"]
-    run["learning_rate"] = float(arguments[arguments.index("--learning_rate") + 1])
+    if "--learning_rate" in arguments:
+        run["learning_rate"] = float(arguments[arguments.index("--learning_rate") + 1])
     if evaluated and not evaluated[0]["step"]:
         for when, entry in (("before", evaluated[0]), ("after", evaluated[-1])):
             run[when] = {"step": entry["step"]} | {name: entry[f"eval_{name}"] for name in EVALUATED}

@@ -19,8 +19,8 @@ def decoding(figures: dict) -> list[str]:
         "a step. `as released` projects the keys and values of cross-attention again for each beam and step, as the "
         "released code does, `keys of every step` those of the attention; `images one by one` is the loop of the "
         "common re-implementation of Show, Attend and Tell (196 regions; 50 elsewhere). *Equal* counts captions that "
-        "are those of `stock generate`; bfloat16 and int8 round, which random weights do not bear. Memory is the peak "
-        "of one call above what was held before it.",
+        "are those of `stock generate`; float16, bfloat16 and int8 round, which random weights do not bear. Memory is "
+        "the peak of one call above what was held before it.",
         "",
         *columns(
             "captioner", "width", "images", "decoder", "CPU seconds", "speed", "over the floor", "equal", "memory, MB"

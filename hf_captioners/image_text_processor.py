@@ -42,11 +42,11 @@ class ImageTextProcessor:
         return BatchFeature(inputs)
 
     def decode(self, tokens: Any, **options: Any) -> str:
-        """Decode token ids `[T]` to a text; options are those of the tokenizer."""
+        """Decode token ids `[T]` to a text; `options` are passed to `tokenizer.decode`."""
         return self.tokenizer.decode(tokens, **options)
 
     def batch_decode(self, sequences: Any, **options: Any) -> list[str]:
-        """Decode token ids `[B, T]` to texts; options are those of the tokenizer."""
+        """Decode token ids `[B, T]` to texts; `options` are passed to `tokenizer.batch_decode`."""
         return self.tokenizer.batch_decode(sequences, **options)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:

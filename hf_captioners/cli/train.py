@@ -50,7 +50,7 @@ FLAGS = {name: f"--{name}" for name in (*argument_list(), "resume")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of model, data, training and test, and those of the command line only."""
+    """Add all arguments of a training, and the flags that only the command line has."""
     parser.usage = "hf-captioners train [RECIPE.yaml ...] [--NAME VALUE ...]"
     parser.add_argument(
         "recipes",

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from .drawing import GAP, LEGEND, NORMAL, PANEL, SMALL, axes_at, draw_bar
+from .drawing import GAP, LEGEND, NORMAL, PANEL, SMALL, Drawing, axes_at, draw_bar
 from .explanation import Explanation
 from .panels import word_bars
 
@@ -34,7 +34,7 @@ def draw_attributes(explanation: Explanation) -> Figure:
     first = GAP + max([len(word) for word in explanation.words], default=1) * 0.09 + 0.1
     offset = first + (PANEL + GAP) * len(bars)
     size = (max(offset + columns * CELL_WIDTH + GAP, 6.5), NAMES + rows * CELL_HEIGHT + LEGEND)
-    figure = Figure(figsize=size)
+    figure = Drawing(figsize=size)
     figure.text(GAP / size[0], 1 - 0.28 / size[1], explanation.caption, fontsize=12, weight="bold")
     for row, word in enumerate(explanation.words):
         upper = NAMES + row * CELL_HEIGHT

@@ -4,7 +4,7 @@ import textwrap
 from typing import Any
 
 import numpy as np
-from matplotlib import rcParams
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -20,7 +20,15 @@ PANEL, GAP, TITLE, BAR, HEAD, LEGEND, COLUMNS = 2.1, 0.16, 0.3, 0.17, 0.42, 0.95
 LEGEND_LINE = 0.17
 HEAD_LINE, HEAD_CHARACTER = 0.21, 0.117  # a further line of the caption, and the width of its characters
 OUTLINE, SMALL, NORMAL = "#00e5ff", 7, 10  # colour of outlines; sizes of text in points
-rcParams["svg.fonttype"] = "none"  # text of SVG files stays text
+
+
+class Drawing(Figure):
+    """Figure whose text stays text in SVG files, so that it can be searched and read aloud."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """Write the figure as Matplotlib does, without a change of its settings for other figures."""
+        with rc_context({"svg.fonttype": "none"}):
+            super().savefig(*args, **kwargs)
 
 
 def draw_attention(explanation: Explanation) -> Figure:
@@ -86,7 +94,7 @@ def headed_figure(caption: str, width: float, height: float) -> tuple[Figure, fl
     """
     lines = textwrap.wrap(caption, int((width - 2 * GAP) / HEAD_CHARACTER))
     head = HEAD + HEAD_LINE * max(len(lines) - 1, 0)
-    figure = Figure(figsize=(width, head + height))
+    figure = Drawing(figsize=(width, head + height))
     place = GAP / width, 1 - 0.13 / (head + height)
     figure.text(*place, "\n".join(lines), fontsize=12, weight="bold", va="top")
     return figure, head

@@ -65,7 +65,7 @@ def draw_cells(recipes: Sequence[Recipe], output: Path, rng: random.Random) -> l
     cells = [
         (recipe, name)
         for recipe in recipes
-        if recipe.published
+        if recipe.published and not recipe.published.combines
         for name, regime in recipe.published.regimes.items()
         if any(len(figures) > 1 for figures in regime.measured.values()) and len(recipe.published.seeds) > 1
     ]

@@ -13,7 +13,7 @@ HEADERS = {
 
 
 class OnlyFromPage:
-    """ASGI middleware that refuses all requests except those of the server's own page.
+    """ASGI middleware that answers only requests that the server's own page makes.
 
     The token is the first part of every path. A request for another host (DNS rebinding), without the token, or that
     writes without the page's own origin (another site's page) is answered with 403.

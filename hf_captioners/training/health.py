@@ -183,7 +183,7 @@ class CaptionedExample:
 
 
 def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample], step: int) -> None:
-    """Log example captions to those of the trainer's logging tools that can show images.
+    """Log example captions with their images to TensorBoard, Weights & Biases and Trackio.
 
     Args:
         callbacks: all callbacks of the trainer; those of transformers' integrations keep their tool in an attribute.

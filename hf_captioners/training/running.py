@@ -91,7 +91,7 @@ class TestArguments:
         find_metrics(self.test_metrics or ())
 
     def metrics(self, of_evaluations: Sequence[str]) -> list[str]:
-        """Return the test's metric names; by default those of the evaluations."""
+        """Return the names of the metrics of the final test; the default is the metrics of the evaluations."""
         asked = of_evaluations if self.test_metrics is None else self.test_metrics
         return with_control(asked, self.shuffled_control)
 

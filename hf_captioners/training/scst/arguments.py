@@ -24,7 +24,7 @@ NEW_PARTS = (
 
 @dataclass
 class SCSTArguments(CaptioningTrainingArguments):
-    """Arguments of `SCSTTrainer`: `CaptioningTrainingArguments` and those of self-critical training.
+    """Arguments of `SCSTTrainer`: `CaptioningTrainingArguments`, and further ones for self-critical training.
 
     `learning_rate`, `per_device_train_batch_size` (images here, not pairs), `num_train_epochs` and
     `early_stopping_patience` apply to self-critical training; `generation_max_new_tokens` is also the maximum length
